@@ -41,13 +41,13 @@ def remove(root: Path) -> None:
     subprocess.run(["rm", "-rf", "--", str(root)], check=True)
 
 
-def digest_in_another_order(recipe: StoreSpec, folder: Path) -> bytes | None:
+def digest_in_another_order(spec: StoreSpec, folder: Path) -> bytes | None:
     """Return the digest of a store's tree, built by adding its entries in no order, some at a time.
 
     By a process of its own, which holds all entries.
     """
     with _SPAWN.Pool(1) as pool:
-        return pool.apply(_digest, (recipe, folder))
+        return pool.apply(_digest, (spec, folder))
 
 
 def _make_block(root: str, block: int, count: int) -> None:
@@ -90,8 +90,8 @@ def _write(path: str, content: bytes) -> None:
     os.close(file)
 
 
-def _digest(recipe: StoreSpec, folder: Path) -> bytes | None:
-    job = DiscoveryJob(StoreHandle(recipe.open(), lambda: recipe), divided=False)
+def _digest(spec: StoreSpec, folder: Path) -> bytes | None:
+    job = DiscoveryJob(StoreHandle(spec.open(), lambda: spec), divided=False)
     with closing(LocalExecutor(threads=1).run(job)) as found:
         entries = list(found.entries())
     random.Random(1).shuffle(entries)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bayou.core.structs import time_text
+from bayou.core.clock import format_ms
 from bayou.index.build import build
 from bayou.index.entry import Entry
 from bayou.index.head import Head, advance, encode_head, first_head
@@ -136,14 +136,14 @@ def head_after(commits: int, root: Root) -> tuple[int, str]:
     """Return the largest size that the head had."""
     store = "6f1c9b0e-2f5e-4c4e-9a55-0d1c5a4c8b11"
     commit = f"{1:08x}-0000-4000-8000-000000000000"
-    at, by = time_text(START), "ada@build-7.example"
+    at, by = format_ms(START), "ada@build-7.example"
     head: Head = first_head(store=store, commit=commit, at=at, by=by, root=root, tally=Tally())
     largest = 0
     for number in range(2, commits + 1):
         commit = f"{number:08x}-0000-4000-8000-000000000000"
         own = Root(f"{root.digest.hex()}-{commit}", root.digest, root.level, root.entries, root.bytes)
         tally = Tally(added=7, changed=3, bytes=123_456)
-        at = time_text(START + number * 1000)
+        at = format_ms(START + number * 1000)
         head, _ = advance(head, commit=commit, at=at, by=by, root=own, trash=None, tally=tally)
         largest = max(largest, len(encode_head(head)))
     return largest, f"{largest / 1000:.1f} KB at most in {commits:,} commits"

@@ -136,14 +136,14 @@ def session_on(master: str, folder: Path) -> Iterator[Session]:
 
 def run_jobs(session: Session, root: Path, folder: Path, rounds: int) -> tuple[dict[str, float], Root | None]:
     """Return the best time of each job on a store that has no head, and the tree of the store."""
-    recipe = StoreSpec.of(root.as_uri(), None, {})
+    spec = StoreSpec.of(root.as_uri(), None, {})
     times: dict[str, list[float]] = {job: [] for job in JOBS}
     tree = None
     for _ in range(rounds):
-        taken, tree = seconds_of(lambda: discovered(session, recipe))
+        taken, tree = seconds_of(lambda: discovered(session, spec))
         times["discover"].append(taken)
         head = head_of(tree)
-        taken, checked = seconds_of(lambda: verified(session, recipe, head))
+        taken, checked = seconds_of(lambda: verified(session, spec, head))
         times["verify"].append(taken)
         assert checked == (tree.entries if tree else 0)
         taken, rows = seconds_of(lambda: backfilled(session, root, folder))
@@ -159,17 +159,17 @@ def head_of(root: Root | None) -> Head:
     )
 
 
-def discovered(session: Session, recipe: StoreSpec) -> Root | None:
+def discovered(session: Session, spec: StoreSpec) -> Root | None:
     """List a store on Spark, and build its tree here."""
-    store = recipe.open()
-    job = DiscoveryJob(StoreHandle(store, lambda: recipe), divided=True)
+    store = spec.open()
+    job = DiscoveryJob(StoreHandle(store, lambda: spec), divided=True)
     with closing(SparkExecutor(session).run(job)) as found:
         return build(found.entries(), StoreSink(store, ulid()))
 
 
-def verified(session: Session, recipe: StoreSpec, head: Head) -> int:
+def verified(session: Session, spec: StoreSpec, head: Head) -> int:
     """Verify a store; return how many entries were checked."""
-    store = StoreHandle(recipe.open(), lambda: recipe)
+    store = StoreHandle(spec.open(), lambda: spec)
     found = SparkExecutor(session).run(VerifyJob(store, head, deep=False))
     found.close()
     assert not found.missing, found.missing[:3]
@@ -263,10 +263,10 @@ def check_push(root: Path, folder: Path, tree: Root | None, outcome: Outcome) ->
     create_head(StoreSpec.of(root.as_uri(), None, {}).open(), head_of(tree))
     small = folder / "store-small"
     _large_store.make(small, SMALL)
-    recipe = StoreSpec.of(small.as_uri(), None, {})
+    spec = StoreSpec.of(small.as_uri(), None, {})
     engines = Engines(SparkConfig(), Selector("point"), Deadline.after(600), print)
     remote_snapshot.create_index(
-        StoreHandle(recipe.open(), lambda: recipe), engines, NodeFiles(folder / "nodes-small"), "bench@host"
+        StoreHandle(spec.open(), lambda: spec), engines, NodeFiles(folder / "nodes-small"), "bench@host"
     )
     (few, low), (many, high) = one_changed_file(small, folder), one_changed_file(root, folder)
     outcome.check(many - max(0, high - 2) == few - max(0, low - 2), f"one changed file took {many} requests, and {few}")

@@ -113,6 +113,13 @@ def loose_objects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def install_engine() -> Iterator[Callable[[Callable[[], Any] | None], None]]:
+    """Registers another engine instead of Spark, or none, for one test."""
+    yield select.install
+    select.install(SparkEngines)
+
+
+@pytest.fixture
 def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probe stores without writers that race for a key: tests/objectstore proves that they do, and it takes seconds."""
     monkeypatch.setattr("bayou.objectstore.probe.ROUNDS", 0)

@@ -133,6 +133,28 @@ def test_no_code_outside_the_store_builds_a_key():
     assert found == []
 
 
+def test_a_process_opens_its_datastore_once():
+    """Decision 0047: only `Connection` opens `sync.db`; above `maintenance`, only it opens the repo's store."""
+    opened = [
+        f"{path}:{line}"
+        for path, tree in sources()
+        if path != Path("state/connection.py")
+        for line in [
+            *calls(tree, "Database"),
+            *(
+                node.lineno
+                for node in ast.walk(tree)
+                if path.parts[0] in ("cli", "session", "spark", "workflows", "models", "data")
+                and isinstance(node, ast.Attribute)
+                and node.attr == "store"
+                and ast.unparse(node.value).endswith("repo")
+            ),
+        ]
+    ]
+
+    assert opened == []
+
+
 def test_only_the_command_line_prints():
     printing = [f"{path}:{line}" for path, tree in sources() if path.parts[0] != "cli" for line in calls(tree, "print")]
 

@@ -122,7 +122,7 @@ class Repo(SelectiveStruct, frozen=True):
 
 
 def leads_out(root: Path, path: str) -> bool:
-    """Say whether a link makes a path of a repo lead out of it: Git keeps links, and a clone is data (V23)."""
+    """Return whether a link makes a path of a repo lead out of it: Git keeps links, and a clone is data (V23)."""
     return not Path(os.path.realpath(root / path)).is_relative_to(os.path.realpath(root))
 
 

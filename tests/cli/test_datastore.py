@@ -19,7 +19,6 @@ from bayou.sync.report import (
     Failure,
     IndexStatus,
     KeptCopy,
-    Moved,
     PackStatus,
     PlannedAction,
     Refusal,
@@ -27,6 +26,7 @@ from bayou.sync.report import (
     Status,
     SyncOptions,
     SyncReport,
+    TransferCounts,
     VerifyReport,
 )
 
@@ -43,8 +43,8 @@ def full_report() -> SyncReport:
     return SyncReport(
         mode="sync",
         engine="point",
-        pulled=Moved(1, 10, 2),
-        pushed=Moved(3, 30, 4, 5),
+        pulled=TransferCounts(1, 10, 2),
+        pushed=TransferCounts(3, 30, 4, 5),
         conflicts=[Conflict("data/c", "remote", "/kept/c")],
         untracked=["data/u"],
         missing=["data/m"],
@@ -468,7 +468,7 @@ def test_gc_compacts_first_if_asked(api, repo, command):
 
 @pytest.mark.parametrize(("args", "target"), [([], None), (["data/x"], "data/x")])
 def test_a_hydration_is_told_exactly_as_documented(api, repo, command, args, target):
-    api.answer("hydrate", Moved(2, 30))
+    api.answer("hydrate", TransferCounts(2, 30))
 
     assert command("datastore", "hydrate", *args, "--json").document == {"files": 2, "bytes": 30}
     assert api.calls[0][1] == (repo, target)

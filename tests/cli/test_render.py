@@ -21,13 +21,13 @@ from bayou.sync.report import (
     Failure,
     IndexStatus,
     KeptCopy,
-    Moved,
     PackStatus,
     PlannedAction,
     Refusal,
     SetupReport,
     Status,
     SyncReport,
+    TransferCounts,
     VerifyReport,
 )
 
@@ -47,17 +47,17 @@ def synced(label: str | None = None, verbose: bool = False, **report) -> list[st
         ({"mode": "push"}, "nothing to push"),
         ({"mode": "pull"}, "nothing to pull"),
         (
-            {"pushed": Moved(3, 12_300), "commit": CommitId(17, "c"), "pulled": Moved(1, 10)},
+            {"pushed": TransferCounts(3, 12_300), "commit": CommitId(17, "c"), "pulled": TransferCounts(1, 10)},
             "pushed 3 files (12 KB) as commit 17; pulled 1 file (10 B); in sync",
         ),
         (
-            {"mode": "push", "pushed": Moved(1, 1_234, 2, 1), "commit": CommitId(2, "c")},
+            {"mode": "push", "pushed": TransferCounts(1, 1_234, 2, 1), "commit": CommitId(2, "c")},
             "pushed 1 file (1.2 KB), renumbered 1 version, deleted 2 files in the store as commit 2",
         ),
-        ({"pulled": Moved(0, 0, 1)}, "deleted 1 file here; in sync"),
+        ({"pulled": TransferCounts(0, 0, 1)}, "deleted 1 file here; in sync"),
         ({"commit": CommitId(2, "c")}, "recorded as commit 2; in sync"),
         ({"missing": ["data/m"]}, "nothing was moved"),
-        ({"pulled": Moved(2, 10), "missing": ["data/m"]}, "pulled 2 files (10 B)"),
+        ({"pulled": TransferCounts(2, 10), "missing": ["data/m"]}, "pulled 2 files (10 B)"),
     ],
 )
 def test_a_sync_is_one_sentence(report, sentence):
@@ -66,7 +66,7 @@ def test_a_sync_is_one_sentence(report, sentence):
 
 def test_in_sync_is_said_only_when_it_is_proved():
     """V17: neither after half a sync, nor when something failed or was missing."""
-    moved: dict[str, Any] = {"pushed": Moved(1, 1), "commit": CommitId(1, "c")}
+    moved: dict[str, Any] = {"pushed": TransferCounts(1, 1), "commit": CommitId(1, "c")}
 
     assert "in sync" not in synced(mode="push", **moved)[0]
     assert "in sync" not in synced(failed=[Failure("data/f", "c", "m")], **moved)[0]
@@ -269,8 +269,8 @@ def test_a_status_tells_of_packs_and_names_the_command_that_joins_them():
 
 
 def test_a_hydration_tells_what_came():
-    assert lines(render_datastore.hydrate_text(Moved(1, 5))) == ["fetched 1 file (5 B)"]
-    assert lines(render_datastore.hydrate_text(Moved())) == ["nothing to fetch: all is here"]
+    assert lines(render_datastore.hydrate_text(TransferCounts(1, 5))) == ["fetched 1 file (5 B)"]
+    assert lines(render_datastore.hydrate_text(TransferCounts())) == ["nothing to fetch: all is here"]
 
 
 def test_a_log_is_a_table():
@@ -349,7 +349,7 @@ def test_a_sync_never_says_in_sync_without_a_store_offline_or_with_untracked_fil
         "offline": synced(asked=False, warnings=["offline: nothing was pulled or pushed"])[0],
         "untracked": synced(untracked=[f"files/{number}" for number in range(20_001)])[0],
         "dry run": synced(untracked=["files/x"], dry_run=True)[0],
-        "moved": synced(untracked=["files/x"], pulled=Moved(2, 10))[0],
+        "moved": synced(untracked=["files/x"], pulled=TransferCounts(2, 10))[0],
     }
     assert lines == {
         "no store": "there is no store to sync with: the data is in a directory of this machine",

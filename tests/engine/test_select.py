@@ -13,7 +13,7 @@ from bayou.engine.job import Needs
 from bayou.engine.select import CLUSTER_BYTES, CLUSTER_FILES, LARGE, LARGE_COLD, Engines, Selector, is_cluster
 from bayou.objectstore import open_store
 
-AUTO, COLD = Selector(cores=2, near=lambda: True), Selector(cores=2)
+AUTO, COLD = Selector(cores=2, server_runs=lambda: True), Selector(cores=2)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ AUTO, COLD = Selector(cores=2, near=lambda: True), Selector(cores=2)
         (AUTO, LARGE + 1, True),
         (COLD, LARGE + 1, False),
         (COLD, LARGE_COLD + 1, True),
-        (Selector(cores=1, near=lambda: True), 10_000_000, False),
+        (Selector(cores=1, server_runs=lambda: True), 10_000_000, False),
         (Selector(cluster=True), CLUSTER_FILES, False),
         (Selector(cluster=True), CLUSTER_FILES + 1, True),
         (Selector("point", cluster=True), 10_000_000, False),
@@ -62,8 +62,8 @@ def test_a_small_sync_asks_for_no_server():
     def asked() -> bool:
         pytest.fail("a choice that a server does not change")
 
-    assert not Selector(cores=2, near=asked).choose(LARGE).spark
-    assert Selector(cores=2, near=asked).limit() == LARGE_COLD
+    assert not Selector(cores=2, server_runs=asked).choose(LARGE).spark
+    assert Selector(cores=2, server_runs=asked).limit() == LARGE_COLD
 
 
 def test_a_choice_says_why():
@@ -88,7 +88,7 @@ def test_a_cluster_is_spark_on_other_machines(config, cluster):
 
 
 class NoJava:
-    def is_near(self, config):
+    def is_server_running(self, config):
         return False
 
     def open(self, config, needs, *, deadline, progress):
@@ -99,8 +99,8 @@ def engines(selector: Selector, warnings: list[str]) -> Engines:
     return Engines(SparkConfig(), selector, Deadline.after(9), warnings.append)
 
 
-def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(monkeypatch):
-    monkeypatch.setattr(select, "_installed", NoJava)
+def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(install_engine):
+    install_engine(NoJava)
     warnings: list[str] = []
 
     done = engines(Selector(override=1), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
@@ -111,9 +111,9 @@ def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(monkeypa
         engines(Selector("spark"), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
 
 
-def test_a_store_in_memory_is_for_this_process_alone(monkeypatch):
-    monkeypatch.setattr(select, "_installed", NoJava)
-    needs = Needs([StoreHandle(open_store("memory://x"), lambda: pytest.fail("no recipe is made of it"))])
+def test_a_store_in_memory_is_for_this_process_alone(install_engine):
+    install_engine(NoJava)
+    needs = Needs([StoreHandle(open_store("memory://x"), lambda: pytest.fail("no spec is made of it"))])
     warnings: list[str] = []
 
     assert engines(Selector(override=1), warnings).run(needs, lambda by: by.engine, what="it", files=2) == "local"
@@ -122,10 +122,10 @@ def test_a_store_in_memory_is_for_this_process_alone(monkeypatch):
         engines(Selector("spark"), warnings).run(needs, lambda by: by.engine, what="it", files=2)
 
 
-def test_a_program_without_spark_says_so(monkeypatch):
-    monkeypatch.setattr(select, "_installed", None)
+def test_a_program_without_spark_says_so(install_engine):
+    install_engine(None)
 
-    assert not select.is_near(SparkConfig())
+    assert not select.is_server_running(SparkConfig())
     with pytest.raises(SparkUnavailable, match="without Spark"):
         select.spark_engine()
 

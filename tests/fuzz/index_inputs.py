@@ -144,7 +144,7 @@ def read_leases(chance: random.Random) -> bool:
         assert 0 < found.ttl_s <= 86400
         objects.encode(found.renewal())
         str(found)
-    return isinstance(found, objects.Corrupt)
+    return isinstance(found, objects.CorruptLease)
 
 
 @cache

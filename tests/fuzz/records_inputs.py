@@ -29,8 +29,8 @@ from bayou.core import limits
 from bayou.core.documents import Unreadable, read_json, read_yaml
 from bayou.core.errors import BayouError
 from bayou.data import document
-from bayou.data.catalog.backfill import line_of, told_by
-from bayou.data.catalog.derive import Read, derive
+from bayou.data.catalog.backfill import from_row, to_row
+from bayou.data.catalog.derive import RecordRead, derive
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.catalog.schema import SCHEMA, TABLES, key_of, output_of, put, run_of, values, version_of
 from bayou.data.items import metadata_of
@@ -38,7 +38,7 @@ from bayou.data.layout import Owner, version_path
 from bayou.data.metadata import Metadata
 from bayou.data.outputs import Output
 from bayou.data.query.expression import FIELDS
-from bayou.data.retention.rules import judge
+from bayou.data.retention.rules import evaluate
 from bayou.data.runs import Run
 from bayou.data.sync_hooks import renumber
 from bayou.models.definition import load_definition
@@ -256,7 +256,7 @@ class Readers:
         row = self._catalogued(METADATA, data)
         assert isinstance(row, VersionRow)
         metadata_of(row).to_bytes()
-        judge([row], NOW, lambda _: True)
+        evaluate([row], NOW, lambda _: True)
         for field in FIELDS.values():
             field.value(row)
         _shown(render_data.items_text([row], 1), render_data.items_json([row], 1))
@@ -315,8 +315,8 @@ class Readers:
         """Derive a row, let it cross as Spark's workers do, put it into a catalog and take it out again."""
         row = derive(path, data)
         table, columns = values(row)
-        crossed = told_by(line_of(Read(path, columns, None)))
-        assert isinstance(crossed, Read)
+        crossed = from_row(to_row(RecordRead(path, columns, None)))
+        assert isinstance(crossed, RecordRead)
         assert crossed.row == columns
         put(self._db, table, [(*columns, None)])
         names = ", ".join(f'"{name}"' for name in TABLES[table])

@@ -11,7 +11,7 @@ from bayou.index.node import Node, Ref, name, verify
 from bayou.index.node_store import NodeFile, NodeFiles
 from bayou.index.tree import IndexTree
 from bayou.objectstore.keys import Key
-from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, Stored
+from bayou.objectstore.transport import Condition, Create, DirectoryListing, GetResult, Match, ObjectMeta, PutResult
 
 
 class MemoryStore:
@@ -22,7 +22,7 @@ class MemoryStore:
     concurrency = 4
 
     def __init__(self, objects: dict[str, bytes] | None = None) -> None:
-        self.objects: dict[str, Fetched] = {}
+        self.objects: dict[str, GetResult] = {}
         self.requests: list[tuple[str, str]] = []
         self.failing: dict[tuple[str, str], StoreError] = {}
         self.without_last_slash = False
@@ -32,7 +32,7 @@ class MemoryStore:
             self._write(key, data)
         self.requests.clear()
 
-    def get(self, key: Key, *, if_none_match: str | None = None, **_: Any) -> Fetched | None:
+    def get(self, key: Key, *, if_none_match: str | None = None, **_: Any) -> GetResult | None:
         self._sent("get", key)
         found = self._find(key)
         return None if if_none_match is not None and if_none_match == found.meta.etag else found
@@ -41,7 +41,7 @@ class MemoryStore:
         self._sent("head", key)
         return self._find(key).meta
 
-    def put(self, key: Key, data: Any, *, condition: Condition | None = None, **_: Any) -> Stored:
+    def put(self, key: Key, data: Any, *, condition: Condition | None = None, **_: Any) -> PutResult:
         self._sent("put", key)
         there = self.objects.get(key)
         if isinstance(condition, Create) and there is not None:
@@ -63,13 +63,13 @@ class MemoryStore:
         if not metas:
             self._sent("list", "0")
 
-    def level(self, under: Key | None = None) -> Level:
+    def list_directory(self, under: Key | None = None) -> DirectoryListing:
         """Return what lies directly in a directory; `failing` is looked up by the directory."""
-        self._sent("level", under or "")
+        self._sent("list_directory", under or "")
         start = 0 if under is None else len(under) + 1
         below = self._below(under)
         directories = {meta.key[: end + 1] for meta in below if (end := meta.key.find("/", start)) >= 0}
-        return Level(sorted(directories), [meta for meta in below if "/" not in meta.key[start:]])
+        return DirectoryListing(sorted(directories), [meta for meta in below if "/" not in meta.key[start:]])
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], /, *, threads: int | None = None
@@ -83,7 +83,7 @@ class MemoryStore:
     def damage(self, key: str, change: Callable[[bytes], bytes]) -> None:
         """Change an object's bytes behind everybody's back."""
         found = self.objects[key]
-        self.objects[key] = Fetched(found.meta, change(bytes(found.data)), {})
+        self.objects[key] = GetResult(found.meta, change(bytes(found.data)), {})
 
     def _below(self, under: str | None) -> Sequence[ObjectMeta]:
         """Return the objects below a directory; without its own marker, if listings drop the last `/` of a key."""
@@ -93,17 +93,17 @@ class MemoryStore:
             if under is None or (key.startswith(f"{under}/") and not (self.without_last_slash and key == f"{under}/"))
         ]
 
-    def _find(self, key: str) -> Fetched:
+    def _find(self, key: str) -> GetResult:
         if key not in self.objects:
             raise NotFound(f"no {key}")
         return self.objects[key]
 
-    def _write(self, key: str, data: bytes) -> Stored:
+    def _write(self, key: str, data: bytes) -> PutResult:
         self._writes += 1
         etag, version = f'"{self._writes}"', f"v{self._writes}"
         meta = ObjectMeta(key, len(data), etag, version, 1_700_000_000_000 + self._writes)
-        self.objects[key] = Fetched(meta, data, {})
-        return Stored(etag, version)
+        self.objects[key] = GetResult(meta, data, {})
+        return PutResult(etag, version)
 
     def _sent(self, verb: str, key: str) -> None:
         self.requests.append((verb, key))

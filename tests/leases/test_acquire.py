@@ -9,7 +9,7 @@ import pytest
 
 from bayou.core.errors import LeaseCorrupt, LeaseLost, LeaseTimeout
 from bayou.leases import STORE, Leases, model_key
-from bayou.leases.objects import Free, HeldLease, LeaseObjects, object_key
+from bayou.leases.objects import FreeLease, HeldLease, LeaseObjects, object_key
 from bayou_testing.proxy import HttpProxy
 from tests.leases.conftest import Place, SlowTime
 
@@ -58,7 +58,7 @@ def test_a_lease_is_given_up_by_a_swap_and_never_deleted(s3: Place, proxy: HttpP
     assert proxy.log.count(method="DELETE") == 0
     seen = LeaseObjects(s3.store()).read(KEY)
     assert seen is not None
-    assert isinstance(seen.record, Free)
+    assert isinstance(seen.record, FreeLease)
     puts = proxy.log.rows(method="PUT")
     assert all({"If-Match", "If-None-Match"} & {name.title() for name in row.headers} for row in puts)
 

@@ -9,7 +9,7 @@ import pytest
 from bayou.core.errors import LeaseTimeout
 from bayou.leases import model_key, open_leases
 from bayou.repo import Repo, init_repo, open_repo
-from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.scan import ScannedFile, SkippedPath, scan
 from tests import api
 from tests.sync.conftest import Team
 from tests.trusting import trust
@@ -38,8 +38,8 @@ def test_leases_in_a_shared_directory_are_no_payload_and_in_nobodys_way(tmp_path
         (repo.tree_root / "files").mkdir()
         (repo.tree_root / "files" / "a").write_text("payload")
         found = list(scan(repo.tree_root))
-    assert [one.path for one in found if isinstance(one, Found)] == ["files/a"]
-    assert [(one.path, one.kind) for one in found if isinstance(one, Skipped)] == [(".bayou", "foreign")]
+    assert [one.path for one in found if isinstance(one, ScannedFile)] == ["files/a"]
+    assert [(one.path, one.kind) for one in found if isinstance(one, SkippedPath)] == [(".bayou", "foreign")]
 
 
 def test_leases_of_a_repo_of_its_own_stay_out_of_its_tree_and_of_git(tmp_path: Path) -> None:

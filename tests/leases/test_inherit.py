@@ -10,7 +10,7 @@ import pytest
 from bayou.core.errors import ConfigInvalid, LeaseLost, LeaseTimeout
 from bayou.leases import STORE, VARIABLE, Leases, environment, model_key
 from bayou.leases.lease import BorrowedLease
-from bayou.leases.objects import HeldLease, LeaseObjects, Seen
+from bayou.leases.objects import HeldLease, LeaseObjects, LeaseVersion
 from tests.leases.children import holder
 from tests.leases.conftest import Place
 
@@ -93,7 +93,7 @@ def test_a_child_that_looks_a_moment_before_each_renewal_loses_nothing(
     lease = directory.leases(ttl_s=30).acquire(KEY)
     objects = LeaseObjects(directory.store())
     seen = objects.read(KEY)
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, LeaseVersion)
     assert isinstance(seen.record, HeldLease)
     now = 0.0
     lent = BorrowedLease(objects, seen, seen.record, now, lambda: now)

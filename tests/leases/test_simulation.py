@@ -123,7 +123,7 @@ def play(scene: Callable[[int], None], rng: random.Random, times: int) -> None:
 
 def blind_swap(self: LeaseObjects, key: str, written: Any, over: Any) -> Any:
     stored = self._store.put(objects.object_key(key), objects.encode(written))
-    return objects.Seen(written, Match(stored.etag, stored.version), 0)
+    return objects.LeaseVersion(written, Match(stored.etag, stored.version), 0)
 
 
 TEETH: dict[str, tuple[Callable[[int], None], Callable[[], AbstractContextManager[Any]]]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from bayou.core.errors import BayouError, LeaseLost, LeaseTimeout, Unavailable
 from bayou.leases import Leases, model_key
-from bayou.leases.objects import Free, HeldLease, LeaseObjects
+from bayou.leases.objects import FreeLease, HeldLease, LeaseObjects
 from bayou_testing.faults import Fail, Hold, Late, LoseResponse, Rule
 from bayou_testing.proxy import HttpProxy
 from tests.leases.conftest import QUICK, Place, SlowTime
@@ -21,10 +21,10 @@ KEY = model_key("t", "m")
 LEASE = r"/leases/"
 
 
-def read(place: Place, key: str = KEY) -> HeldLease | Free:
+def read(place: Place, key: str = KEY) -> HeldLease | FreeLease:
     seen = LeaseObjects(place.store()).read(key)
     assert seen is not None
-    assert isinstance(seen.record, HeldLease | Free)
+    assert isinstance(seen.record, HeldLease | FreeLease)
     return seen.record
 
 
@@ -39,7 +39,7 @@ def test_an_acquisition_whose_answer_was_lost_is_ours(s3: Place, proxy: HttpProx
         held = read(s3)
         assert isinstance(held, HeldLease)
         assert held.nonce == lease.nonce
-    assert isinstance(read(s3), Free)
+    assert isinstance(read(s3), FreeLease)
 
 
 def test_an_acquisition_of_which_no_answer_ever_came_is_found_by_its_nonce(s3: Place, proxy: HttpProxy) -> None:
@@ -59,7 +59,7 @@ def test_f087_a_store_that_refuses_for_a_while_is_asked_again(s3: Place, proxy: 
     with s3.leases().acquire(KEY, wait_s=30) as lease:
         lease.check()
     assert proxy.faults.applied(rule) == 12
-    assert isinstance(read(s3), Free)
+    assert isinstance(read(s3), FreeLease)
 
 
 def test_f075_when_leases_cannot_be_had_nobody_is_told_otherwise(s3: Place, proxy: HttpProxy) -> None:
@@ -88,7 +88,7 @@ def test_f083_a_renewal_that_arrives_after_the_release_does_not_bring_the_lease_
     assert lease.release() is True
     hold.release.set()
     assert wait_for_puts(proxy, 3) == [200, 200, 412], "taken, given up, and too late"
-    assert read(s3) == Free(lease.nonce)
+    assert read(s3) == FreeLease(lease.nonce)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["create", "swap"])
@@ -156,7 +156,7 @@ def test_a_holder_that_finds_another_nonce_is_told_whose(s3: Place, proxy: HttpP
             lease.check()
         assert lease.release() is False
         other.check()
-        assert read(s3) == read(direct) != Free(other.nonce)
+        assert read(s3) == read(direct) != FreeLease(other.nonce)
 
 
 def test_a_renewal_whose_answer_was_lost_loses_nothing(s3: Place, proxy: HttpProxy) -> None:
@@ -261,7 +261,7 @@ def test_an_acquisition_that_is_answered_late_is_ours_and_not_lost(
         held = read(s3)
         assert isinstance(held, HeldLease)
         assert held.nonce == lease.nonce
-    assert isinstance(read(s3), Free)
+    assert isinstance(read(s3), FreeLease)
 
 
 @pytest.mark.parametrize("action", [TOO_LATE, REPEATED], ids=repr)
@@ -281,4 +281,4 @@ def test_a_release_that_is_answered_late_is_a_release(s3: Place, proxy: HttpProx
     lease = s3.leases().acquire(KEY)
     proxy.faults.add(Rule(TOO_LATE, method="PUT", path=LEASE, nth=1))
     assert lease.release() is True
-    assert read(s3) == Free(lease.nonce)
+    assert read(s3) == FreeLease(lease.nonce)

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayou.core.errors import AlreadyExists, NotFound, PreconditionFailed, Unavailable
-from bayou.leases.acquire import AcquireAttempt, Taken, Watch, free, take
+from bayou.leases.acquire import AcquireAttempt, AcquiredLease, Watch, free, take
 from bayou.leases.lease import OwnLease
 from bayou.leases.leases import active_writer, store_lease_holder
 from bayou.leases.objects import STORE, HeldLease, LeaseObjects, decode
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
-from bayou.objectstore.transport import Condition, Create, Fetched, ObjectMeta, Stored
+from bayou.objectstore.transport import Condition, Create, GetResult, ObjectMeta, PutResult
 
 TTL = 9.0
 _STUCK_S = 20.0
@@ -43,7 +43,7 @@ class Bucket:
     objects: dict[str, bytes] = field(default_factory=dict)
     freed: set[str] = field(default_factory=set)
 
-    def put(self, key: str, data: bytes, condition: Condition | None) -> Stored:
+    def put(self, key: str, data: bytes, condition: Condition | None) -> PutResult:
         old = self.objects.get(key)
         if isinstance(condition, Create):
             if old is not None:
@@ -54,12 +54,12 @@ class Bucket:
         if isinstance(record, HeldLease) and record.nonce in self.freed:
             raise Broken(f"{key} was released, and is held by the same one again")
         self.objects[key] = data
-        return Stored(_etag(data), None)
+        return PutResult(_etag(data), None)
 
-    def get(self, key: str) -> Fetched:
+    def get(self, key: str) -> GetResult:
         if key not in self.objects:
             raise NotFound(key)
-        return Fetched(self.meta(key), self.objects[key], {})
+        return GetResult(self.meta(key), self.objects[key], {})
 
     def meta(self, key: str) -> ObjectMeta:
         data = self.objects[key]
@@ -79,7 +79,7 @@ class Wire:
     sorted_listing = True
     delete_batch = 1
 
-    def get(self, key: str, *, timeout: float, **_: Any) -> Fetched:
+    def get(self, key: str, *, timeout: float, **_: Any) -> GetResult:
         return self.actor.request(lambda: self.actor.world.bucket.get(key), write=False)
 
     def put(
@@ -90,7 +90,7 @@ class Wire:
         condition: Condition | None = None,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         return self.actor.request(lambda: self.actor.world.bucket.put(key, bytes(data), condition), write=True)
 
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
@@ -313,7 +313,9 @@ def operate(actor: Actor, key: str) -> None:
 
 def _taken(actor: Actor, objects: LeaseObjects, key: str) -> OwnLease:
     bid, watch = AcquireAttempt(record(actor, key)), Watch(actor.clock)
-    taken = patiently(actor, lambda: take(objects, bid, watch, actor.clock), lambda found: isinstance(found, Taken))
+    taken = patiently(
+        actor, lambda: take(objects, bid, watch, actor.clock), lambda found: isinstance(found, AcquiredLease)
+    )
     return OwnLease(objects, taken, actor.clock)
 
 

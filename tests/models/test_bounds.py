@@ -20,7 +20,7 @@ from bayou.data.query import evaluator
 from bayou.data.query.cost import cost_of
 from bayou.data.query.evaluator import BoundedProgram, TooCostly
 from bayou.data.query.expression import Expression
-from bayou.data.query.query import judge
+from bayou.data.query.query import evaluate_rows
 from bayou.models.expressions import EvaluationScope, evaluate
 from bayou.models.expressions.scan import Code, parse
 
@@ -79,11 +79,11 @@ def test_17_10_a_query_over_hostile_content_names_the_versions_and_ends(expressi
     ]
     hostile = b'{"xs": [' + b"1, " * 100_000 + b"1]}"
     wanted = Expression("attributes.xs.map(x, x).size() > 1", "the predicate")
-    found = judge(rows[:5], wanted, None, None, lambda row: hostile if row.name == "n2" else b'{"xs": [1, 2]}')
+    found = evaluate_rows(rows[:5], wanted, None, None, lambda row: hostile if row.name == "n2" else b'{"xs": [1, 2]}')
     assert found.total == 4
     assert [one.partition(":")[0] for one in found.failed] == ["n2 of m, version 1"]
     with pytest.raises(QueryInvalid, match="too costly for 5 versions"):
-        judge(rows, wanted, None, None, lambda _: hostile)
+        evaluate_rows(rows, wanted, None, None, lambda _: hostile)
 
 
 @pytest.mark.parametrize(

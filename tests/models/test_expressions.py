@@ -94,8 +94,8 @@ def test_expressions_are_found_in_lists_and_maps_but_not_in_keys():
         ("${{ inputs.x.foo() }}", "there is no function foo"),
         ("${{ inputs.x }}", "inputs.x: there is no x"),
         ("${{ env.NOPE }}", "there is no NOPE"),
-        ("${{ 1 / 0 }}", "comes to nothing"),
-        ("a ${{ null }}", "comes to null in the middle of a text"),
+        ("${{ 1 / 0 }}", "has no value"),
+        ("a ${{ null }}", "evaluates to null in the middle of a text"),
         ("${{ data.latest('m') }}", "data.latest takes model, name"),
         ("${{ data.latest('m', 'n').content }}", "there is no data to be asked for here"),
     ],
@@ -218,7 +218,7 @@ def test_data_can_be_asked_for(repo, define):
         ("${{ data.latest('nobody', 'x').version }}", "there is no model nobody"),
         ("${{ data.version('web', 'conf', 7) }}", "there is no version 7 of conf of web"),
         ("${{ data.query('sise > 1') }}", "there is no field sise"),
-        ("${{ data.query('attributes.zz > 1') }}", "cannot be judged"),
+        ("${{ data.query('attributes.zz > 1') }}", "cannot be evaluated"),
     ],
 )
 def test_data_that_is_not_there_is_said_with_the_place(repo, define, text, said, capfd):

@@ -14,7 +14,7 @@ import bayou
 from bayou.core.errors import ArgumentsInvalid, BayouError, LeaseLost, MethodFailed
 from bayou.data.records import Records
 from bayou.models import find_model
-from bayou.models.prepare import Prepared
+from bayou.models.prepare import PreparedRun
 from bayou.models.run import RunRequest, prepare, run_method
 from bayou.models.types import Method, OutputSpec
 from bayou.session import write_session
@@ -280,7 +280,7 @@ def own(repo, define):
             find_model(repo, "own") if (repo.root / "models/test/own/own.yaml").exists() else define("test/own", "own")
         )
         kind = Own(then, keep_failed=keep_failed)
-        prepared = Prepared(RunRequest(model, "go"), kind, kind.methods["go"], {}, frozenset())
+        prepared = PreparedRun(RunRequest(model, "go"), kind, kind.methods["go"], {}, frozenset())
         with write_session(repo, models=[model.ref]) as session:
             given = session_of(session) if session_of else session
             return model, by(given, prepared, cancel=cancel or threading.Event())

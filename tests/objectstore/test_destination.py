@@ -44,7 +44,7 @@ CALLS: dict[str, Callable[[Store], object]] = {
     "put": lambda store: store.put(KEY, b"content"),
     "upload in parts": lambda store: store.upload(KEY, io.BytesIO(LARGE), len(LARGE), sha256(LARGE).digest()),
     "list": lambda store: [*store.list()],
-    "level": lambda store: store.level(),
+    "list_directory": lambda store: store.list_directory(),
     "delete": lambda store: store.delete([KEY]),
     "delete many": lambda store: store.delete([KEY, payload("data/b")]),
 }

@@ -108,7 +108,7 @@ def test_17_12_no_request_of_a_store_leaves_it_while_directories_are_swapped_for
         lambda: get("data/raw"),
         lambda: keys.update(listed(transport)),
         lambda: keys.update(listed(transport, "data/t/")),
-        lambda: keys.update(meta.key for meta in transport.level("data/", timeout=TIMEOUT).objects),
+        lambda: keys.update(meta.key for meta in transport.list_directory("data/", timeout=TIMEOUT).objects),
         lambda: transport.delete([f"{DEEP}/raw", f"{DEEP}/head", "data/head", "data/t/m/raw"], timeout=TIMEOUT),
         lambda: transport.delete(["data/empty/x", f"{DEEP}/large", "data/private.txt"], timeout=TIMEOUT),
     ]

@@ -44,7 +44,7 @@ def listed(store: Store, under: str | None = None) -> list[str]:
 
 
 def leveled(store: Store) -> list[str]:
-    level = store.level()
+    level = store.list_directory()
     return listed(store) if level is None else [meta.key for meta in level.objects]
 
 
@@ -58,7 +58,7 @@ def leveled(store: Store) -> list[str]:
         (listed, []),
         (listed, ["data//odd"]),
         (lambda store: listed(store, "data"), []),
-        (lambda store: store.level(as_listed("data")), []),
+        (lambda store: store.list_directory(as_listed("data")), []),
     ],
     ids=["by obstore", "exactly", "of a directory", "of a level"],
 )
@@ -150,7 +150,7 @@ def test_17_9_every_unsafe_key_is_listed_exactly_as_it_is(server: GcsServer, pre
     store = open_store(f"gs://bayou/{prefix}", policy=ONCE)
     assert listed(store) == sorted([*UNSAFE, ".bayou/head.json", "-a", "data/y"])
     assert store.requests.list == server.log.count()
-    level = store.level()
+    level = store.list_directory()
     assert level is None, "only the whole listing tells"
 
 

@@ -35,7 +35,7 @@ from bayou.objectstore.keys import Key, KeyScope
 from bayou.objectstore.link import Link
 from bayou.objectstore.multipart import MIB, PARALLEL, THRESHOLD, part_size
 from bayou.objectstore.open import open_transport
-from bayou.objectstore.transport import Fetched
+from bayou.objectstore.transport import GetResult
 from bayou.objectstore.uploads import Part, Resumable
 from bayou.objectstore.url import parse_url
 from bayou_testing.contract import payload
@@ -167,7 +167,7 @@ class Careless(FaultyTransport):
         if_match: str | None = None,
         if_none_match: str | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         return super().get(key, span=span, timeout=timeout)
 
 

@@ -27,7 +27,7 @@ from bayou.objectstore import Create, Match, Store, keys
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.retry import RetryPolicy
-from bayou.objectstore.transport import Fetched, Stored
+from bayou.objectstore.transport import GetResult, PutResult
 from bayou.objectstore.url import parse_url
 from bayou_testing.contract import payload
 from bayou_testing.faulty import Fault, FaultyTransport, lost_answer
@@ -227,11 +227,11 @@ class Patient(FaultyTransport):
         self.limits.append(timeout)
         return super().read(key, span, timeout=timeout)
 
-    def get(self, key: str, *, timeout: float, **more: Any) -> Fetched | None:
+    def get(self, key: str, *, timeout: float, **more: Any) -> GetResult | None:
         self.limits.append(timeout)
         return super().get(key, timeout=timeout, **more)
 
-    def put(self, key: str, data: Buffer, *, timeout: float, **more: Any) -> Stored:
+    def put(self, key: str, data: Buffer, *, timeout: float, **more: Any) -> PutResult:
         self.limits.append(timeout)
         return super().put(key, data, timeout=timeout, **more)
 

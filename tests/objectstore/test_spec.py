@@ -49,16 +49,16 @@ from bayou.objectstore import keys
 recipes = pickle.loads(sys.stdin.buffer.read())
 start = threading.Barrier(len(recipes))
 
-def use(recipe):
+def use(spec):
     start.wait()
-    store = recipe.open()
+    store = spec.open()
     for name in ("files/a", "files/b"):  # a client is made when it is first used, and may be made again
         try:
             store.within_seconds(5 if name == "files/a" else 50).get(keys.payload(name, None))
         except StoreError:
             pass
 
-threads = [threading.Thread(target=use, args=(recipe,)) for recipe in recipes]
+threads = [threading.Thread(target=use, args=(spec,)) for spec in recipes]
 for thread in threads:
     thread.start()
 for thread in threads:
@@ -101,8 +101,8 @@ def open_elsewhere(*recipes: StoreSpec, **environ: str) -> dict[str, str]:
     return found
 
 
-def secrets_of(recipe: StoreSpec) -> list[str]:
-    return sorted(name for name, value in recipe.environ.items() if value == SECRET)
+def secrets_of(spec: StoreSpec) -> list[str]:
+    return sorted(name for name, value in spec.environ.items() if value == SECRET)
 
 
 # ---- what goes along ----
@@ -110,9 +110,9 @@ def secrets_of(recipe: StoreSpec) -> list[str]:
 
 def test_17_1_the_recipe_of_a_directory_has_no_credentials_at_all(everything: None, tmp_path: Path) -> None:
     for url in (tmp_path.as_uri(), "memory://name", "elsewhere://plugged/in"):
-        recipe = StoreSpec.of(url, None, {})
-        assert (dict(recipe.environ), recipe.aws_keys, recipe.secret) == ({}, None, False)
-        assert SECRET.encode() not in pickle.dumps(recipe)
+        spec = StoreSpec.of(url, None, {})
+        assert (dict(spec.environ), spec.aws_keys, spec.secret) == ({}, None, False)
+        assert SECRET.encode() not in pickle.dumps(spec)
 
 
 def test_17_1_the_recipe_of_a_bucket_has_the_keys_of_its_own_provider_only(
@@ -129,23 +129,23 @@ def test_17_1_the_recipe_of_a_bucket_has_the_keys_of_its_own_provider_only(
     assert az.aws_keys is None
     assert secrets_of(az) == ["AZURE_CLIENT_SECRET", "AZURE_STORAGE_ACCOUNT_KEY", "IDENTITY_HEADER"]
     assert az.environ["AZURE_STORAGE_ACCOUNT_NAME"] == "account"
-    assert all(recipe.secret for recipe in (s3, gs, az))
+    assert all(spec.secret for spec in (s3, gs, az))
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_who_reads_anonymously_takes_no_credentials_along(everything: None, scheme: str) -> None:
-    recipe = StoreSpec.of(f"{scheme}://bucket", None, {"skip_signature": "true"})
+    spec = StoreSpec.of(f"{scheme}://bucket", None, {"skip_signature": "true"})
 
-    assert SECRET.encode() not in pickle.dumps(recipe)
-    assert not recipe.secret
+    assert SECRET.encode() not in pickle.dumps(spec)
+    assert not spec.secret
 
 
 def test_a_recipe_shows_nothing_of_what_it_carries(everything: None) -> None:
     for scheme in ("s3", "gs", "az"):
-        recipe = pickle.loads(pickle.dumps(StoreSpec.of(f"{scheme}://bucket/p", "infra", {})))
+        spec = pickle.loads(pickle.dumps(StoreSpec.of(f"{scheme}://bucket/p", "infra", {})))
 
-        assert SECRET not in repr(recipe) + str(recipe)
-        assert recipe.secret
+        assert SECRET not in repr(spec) + str(spec)
+        assert spec.secret
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def test_each_variable_is_one_that_its_client_reads(name: str) -> None:
 
 def test_who_opens_it_has_these_credentials_and_no_others(everything: None) -> None:
     with Keeping() as server:
-        recipe = StoreSpec.of("s3://bucket/p", "infra", {"endpoint": server.url})
+        spec = StoreSpec.of("s3://bucket/p", "infra", {"endpoint": server.url})
 
-        left = open_elsewhere(recipe, **dict.fromkeys(FOREIGN, "another's"), SERVICE_ACCOUNT="another's")
+        left = open_elsewhere(spec, **dict.fromkeys(FOREIGN, "another's"), SERVICE_ACCOUNT="another's")
 
     assert server.authorised
     assert all("Credential=me/" in value or value == SECRET for value in server.authorised)

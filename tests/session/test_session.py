@@ -11,7 +11,7 @@ import pytest
 
 from bayou.core.errors import AccessDenied, DeadlinePassed, LeaseLost, LeaseTimeout, NotPushed, Unavailable, UsageError
 from bayou.data.catalog import Catalog
-from bayou.data.catalog.derive import Refreshed
+from bayou.data.catalog.derive import RefreshReport
 from bayou.data.outputs import Output
 from bayou.data.records import Records
 from bayou.leases import STORE, LeaseInfo, model_key, open_leases
@@ -99,7 +99,7 @@ def test_f110_a_session_finds_all_that_belongs_to_its_model_without_a_rebuild(
         session.records.outputs.save(ONE, output)
         session.records.evaluated.save_definition(ONE, "out-1", {"name": "one"})
 
-    seen: list[Refreshed] = []
+    seen: list[RefreshReport] = []
     real = Catalog.refresh
     monkeypatch.setattr(Catalog, "refresh", lambda catalog: (seen.append(real(catalog)), seen[-1])[1])
     with write_session(b.repo, models=[ONE]) as session:
@@ -131,7 +131,7 @@ def test_a_session_without_models_pulls_everything(team: Team, a: Clone, store_w
         save(session, model=TWO)
     b = team.clone("b")
 
-    with write_session(b.repo, store_wide=store_wide):
+    with write_session(b.repo, models=None if store_wide else ()):
         held = [lease.key for lease in leases(b.repo)]
 
     assert b.files == a.files

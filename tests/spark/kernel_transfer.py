@@ -25,11 +25,11 @@ from tests.spark.without_spark import without_spark
 class KernelTransfer(SparkTransfer):
     """Runs every task twice, as Spark may: both attempts report, and the second one's rows are returned."""
 
-    def __init__(self, context: SyncContext, recipe: StoreSpec) -> None:
+    def __init__(self, context: SyncContext, spec: StoreSpec) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("bayou.spark.transfer.require_shared", lambda *_: None)
             size = context.repo.config.sync.pack_size
-            super().__init__(None, recipe, context.store, context.root, context.incoming.staging, size)
+            super().__init__(None, spec, context.store, context.root, context.incoming.staging, size)
 
     @property
     def _most_tasks(self) -> int:
@@ -74,13 +74,11 @@ def kernels_without_spark() -> Iterator[None]:
 
 @contextmanager
 def _moving(context: SyncContext, *_: object) -> Iterator[KernelTransfer]:
-    before = context.executor
     datastore = context.repo.config.datastore
     assert datastore.url is not None
-    recipe = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, 4)
-    context.executor = mover = KernelTransfer(context, recipe)
+    spec = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, 4)
+    mover = KernelTransfer(context, spec)
     try:
         yield mover
     finally:
-        context.executor = before
         mover.close()

@@ -16,24 +16,23 @@ from hypothesis import strategies as st
 
 from bayou.core.errors import JavaMissing, SparkFailed
 from bayou.core.file_lock import FileLock
-from bayou.data.catalog import Catalog, Refreshed
+from bayou.data.catalog import Catalog, RefreshReport
 from bayou.data.catalog.backfill import (
+    BackfillPart,
+    BackfillRow,
     CacheReader,
-    Closed,
     DirectoryReader,
-    Folder,
-    Line,
-    Part,
+    DirectoryStamp,
+    UnreadableDirectory,
     directories,
     divide,
-    line_of,
+    from_row,
     records_of,
     survey_below,
-    told_by,
+    to_row,
 )
-from bayou.data.catalog.derive import Absent, Read, read_all, version_row
+from bayou.data.catalog.derive import MissingFile, RecordRead, read_all, version_row
 from bayou.data.engine import CatalogEngine
-from bayou.engine import select
 from bayou.engine.local import LocalExecutor
 from bayou.engine.select import LARGE, LARGE_COLD, Request, Selector
 from bayou.repo import Repo
@@ -67,7 +66,7 @@ def dump(repo: Repo) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-def rebuilt(repo: Repo, choice: Request) -> tuple[Refreshed, dict[str, list[tuple[object, ...]]]]:
+def rebuilt(repo: Repo, choice: Request) -> tuple[RefreshReport, dict[str, list[tuple[object, ...]]]]:
     with catalog_by(repo, choice) as catalog:
         done = catalog.refresh()
     return done, dump(repo)
@@ -157,7 +156,7 @@ def test_a_walk_that_meets_too_many_records_goes_on_on_spark(warm, team: Team, m
     assert not any(path.endswith("/raw") for path in lazy.files)
 
 
-def _not_here(root: Path, found: Iterator[str]) -> Iterator[Read | Absent]:
+def _not_here(root: Path, found: Iterator[str]) -> Iterator[RecordRead | MissingFile]:
     assert not list(found), "this process reads nothing"
     return iter(())
 
@@ -215,13 +214,15 @@ def _again(repo: Repo) -> Repo:
     return open_repo(repo.root)
 
 
-def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(repo: Repo, monkeypatch) -> None:
+def test_a_job_that_fails_half_way_leaves_nothing_for_the_process_that_goes_on(
+    repo: Repo, monkeypatch, install_engine
+) -> None:
     furnish(repo)
     expected = rebuilt(repo, "point")
     remove(database(repo))
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "20")
 
-    monkeypatch.setattr(select, "_installed", HalfWay)
+    install_engine(HalfWay)
 
     done, rows = rebuilt(_again(repo), "auto")
 
@@ -237,13 +238,13 @@ class HalfWay(LocalExecutor):
     def open(self, *_: object, **__: object) -> Iterator[HalfWay]:
         yield self
 
-    def is_near(self, config: object) -> bool:
+    def is_server_running(self, config: object) -> bool:
         return True
 
     def run(self, job: Any) -> Any:
         told = [line for part in job.parts(8) for line in job.run(part)]
 
-        def rows() -> Iterator[Line]:
+        def rows() -> Iterator[BackfillRow]:
             yield from told[: len(told) // 2]
             raise SparkFailed("it ends here")
 
@@ -252,27 +253,27 @@ class HalfWay(LocalExecutor):
 
 _ANSWERS = st.one_of(
     st.builds(
-        Read,
+        RecordRead,
         st.text(st.characters(exclude_categories=["Cs"])),
         st.lists(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()).map(tuple),
         st.none() | st.just("1:2:3:4"),
     ),
-    st.builds(Read, st.just("p"), st.none(), st.none(), st.just("why"), st.booleans()),
-    st.builds(Folder, st.just("p"), st.none() | st.integers(0, 2**62)),
-    st.builds(Closed, st.just("p"), st.just("why")),
-    st.builds(Absent, st.just("p")),
+    st.builds(RecordRead, st.just("p"), st.none(), st.none(), st.just("why"), st.booleans()),
+    st.builds(DirectoryStamp, st.just("p"), st.none() | st.integers(0, 2**62)),
+    st.builds(UnreadableDirectory, st.just("p"), st.just("why")),
+    st.builds(MissingFile, st.just("p")),
 )
 
 
 @given(st.lists(_ANSWERS))
 def test_what_workers_tell_crosses_as_it_is(told) -> None:
-    assert list(map(told_by, crossed(map(line_of, told)))) == told
+    assert list(map(from_row, crossed(map(to_row, told)))) == told
 
 
-def crossed(lines: Iterable[Line]) -> Iterator[Line]:
+def crossed(lines: Iterable[BackfillRow]) -> Iterator[BackfillRow]:
     """Return rows as they arrive from a worker of Spark."""
     sent = list(lines)
-    return decode(Line, encode(schema_of(Line), sent)) if sent else iter(())
+    return decode(BackfillRow, encode(schema_of(BackfillRow), sent)) if sent else iter(())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -284,7 +285,7 @@ def test_a_file_of_any_content_is_read_by_a_worker_as_by_this_process(tmp_path, 
 
     (expected,) = read_all(tmp_path, [path])
     for reader in (CacheReader(tmp_path), DirectoryReader(tmp_path)):
-        told = map(told_by, crossed(reader.run(Part(below=["data"]))))
+        told = map(from_row, crossed(reader.run(BackfillPart(below=["data"]))))
         assert list(records_of(told)) == [expected]
 
 

@@ -47,8 +47,8 @@ def engines(warnings) -> Engines:
 
 @pytest.fixture
 def handle(bucket) -> StoreHandle:
-    recipe = StoreSpec.of(bucket.as_uri(), None, {}, 8)
-    return StoreHandle(recipe.open(), lambda: recipe)
+    spec = StoreSpec.of(bucket.as_uri(), None, {}, 8)
+    return StoreHandle(spec.open(), lambda: spec)
 
 
 @pytest.fixture

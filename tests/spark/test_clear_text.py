@@ -38,18 +38,18 @@ PRIVATE += ["sc://spark.example/;use_ssl=false"]
 
 
 @pytest.fixture
-def recipe(monkeypatch: pytest.MonkeyPatch) -> StoreSpec:
+def spec(monkeypatch: pytest.MonkeyPatch) -> StoreSpec:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     return StoreSpec.of("s3://bucket/p", None, {})
 
 
 @pytest.mark.parametrize("address", CLEAR)
-def test_17_1_no_credential_goes_to_another_machine_in_clear_text(recipe: StoreSpec, address: str) -> None:
+def test_17_1_no_credential_goes_to_another_machine_in_clear_text(spec: StoreSpec, address: str) -> None:
     with pytest.raises(
         SparkUnavailable, match=r"the credentials of s3://bucket/p would travel in clear text"
     ) as refused:
-        require_private_channel(SparkConfig(remote=address), recipe)
+        require_private_channel(SparkConfig(remote=address), spec)
 
     assert ";use_ssl=true" in refused.value.hint
     assert SECRET not in str(refused.value)
@@ -57,30 +57,28 @@ def test_17_1_no_credential_goes_to_another_machine_in_clear_text(recipe: StoreS
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_a_channel_that_stays_here_or_is_encrypted_or_is_meant_to_be_open_is_used(
-    recipe: StoreSpec, address: str
+    spec: StoreSpec, address: str
 ) -> None:
-    require_private_channel(SparkConfig(remote=address), recipe)
+    require_private_channel(SparkConfig(remote=address), spec)
 
 
-def test_a_token_of_the_environment_means_encryption_as_well(
-    recipe: StoreSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_of_the_environment_means_encryption_as_well(spec: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", "t0ken")
 
-    require_private_channel(SparkConfig(remote="sc://spark.example"), recipe)
+    require_private_channel(SparkConfig(remote="sc://spark.example"), spec)
 
 
-def test_an_address_that_this_user_has_typed_is_used(recipe: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_this_user_has_typed_is_used(spec: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAYOU_SPARK_REMOTE", "sc://spark.example")
 
-    require_private_channel(SparkConfig(remote="sc://spark.example"), recipe)
+    require_private_channel(SparkConfig(remote="sc://spark.example"), spec)
 
     with pytest.raises(SparkUnavailable):
-        require_private_channel(SparkConfig(remote="sc://another.example"), recipe)
+        require_private_channel(SparkConfig(remote="sc://another.example"), spec)
 
 
 def test_an_address_that_this_user_has_allowed_is_used(
-    recipe: StoreSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: StoreSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`bayou trust` says of it that it is unencrypted."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -88,13 +86,13 @@ def test_an_address_that_this_user_has_allowed_is_used(
     made.file.write_text(f'{made.file.read_text()}[spark]\nremote = "sc://spark.example"\n')
     clone = open_repo(made.root).config.spark
     with pytest.raises(TrustNeeded, match="unencrypted"):
-        require_private_channel(clone, recipe)
+        require_private_channel(clone, spec)
 
     trust(made.root)
-    require_private_channel(open_repo(made.root).config.spark, recipe)
+    require_private_channel(open_repo(made.root).config.spark, spec)
 
 
-def test_where_there_is_no_credential_to_ship_any_channel_will_do(recipe: StoreSpec, tmp_path: Path) -> None:
+def test_where_there_is_no_credential_to_ship_any_channel_will_do(spec: StoreSpec, tmp_path: Path) -> None:
     elsewhere = SparkConfig(remote="sc://spark.example")
     for given in (
         StoreSpec.of(tmp_path.as_uri(), None, {}),
@@ -102,15 +100,15 @@ def test_where_there_is_no_credential_to_ship_any_channel_will_do(recipe: StoreS
     ):
         require_private_channel(elsewhere, given)
     for here in (SparkConfig(), SparkConfig(master="spark://spark.example:7077")):
-        require_private_channel(here, recipe)
+        require_private_channel(here, spec)
 
 
-def test_17_1_a_job_asks_before_it_connects(recipe: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_17_1_a_job_asks_before_it_connects(spec: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("a connection was opened"))
     place, elsewhere = DatastoreConfig(url="s3://bucket/p"), SparkConfig(remote="sc://spark.example")
     warnings: list[str] = []
 
-    must = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append, must=True)
+    must = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append, required=True)
     with pytest.raises(SparkUnavailable, match="clear text"):
         must.run("the store was listed", lambda *_: pytest.fail("the job ran"))
     may = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append)
@@ -120,13 +118,13 @@ def test_17_1_a_job_asks_before_it_connects(recipe: StoreSpec, monkeypatch: pyte
     assert warnings[0].startswith("the store was listed by this process alone")
 
 
-def test_17_1_a_query_gets_no_leave_to_read_from_the_store(recipe: StoreSpec) -> None:
+def test_17_1_a_query_gets_no_leave_to_read_from_the_store(spec: StoreSpec) -> None:
     config = Config("id", DatastoreConfig(url="s3://bucket/p"), spark=SparkConfig(remote="sc://spark.example"))
     repo: Any = SimpleNamespace(config=config, offline=False)
 
     grant = grant_for(repo)
 
-    assert grant.recipe is None
+    assert grant.spec is None
     assert "clear text" in grant.refused
 
 

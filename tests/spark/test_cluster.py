@@ -75,9 +75,9 @@ def test_a_job_that_needs_the_tree_says_so_before_it_starts(spark_cluster: Clust
 
 def on_cluster(made: Cluster, team: Team, rule: Selector, warnings: list[str]) -> tuple[StoreHandle, Engines]:
     """Return the store of a team, and how jobs run on the cluster by this rule."""
-    recipe = StoreSpec.of(team.url, None, team.options, 8)
+    spec = StoreSpec.of(team.url, None, team.options, 8)
     engines = Engines(SparkConfig(master=made.url), rule, Deadline.after(500), warnings.append)
-    return StoreHandle(recipe.open(), lambda: recipe), engines
+    return StoreHandle(spec.open(), lambda: spec), engines
 
 
 @pytest.mark.soak

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import SparkLost
-from bayou.engine import select
 from bayou.engine.local import LocalExecutor
 from bayou.engine.select import Request
 from bayou.maintenance.compact_move import MoveJob
@@ -96,7 +95,7 @@ def test_spark_compacts_as_one_process_does_although_workers_are_killed(
 
 
 def test_a_compaction_whose_spark_is_lost_goes_on_here_from_what_it_has_committed(
-    team: Team, monkeypatch: pytest.MonkeyPatch
+    team: Team, monkeypatch: pytest.MonkeyPatch, install_engine: Any
 ) -> None:
     """The tasks have moved some files, which were committed, when the server goes away."""
     clone = worn(team)
@@ -121,7 +120,7 @@ def test_a_compaction_whose_spark_is_lost_goes_on_here_from_what_it_has_committe
             job.fold = cut  # type: ignore[method-assign]
             return whole(job)
 
-    monkeypatch.setattr(select, "_installed", Lost)
+    install_engine(Lost)
 
     done = compact(clone, "auto")
 

@@ -44,12 +44,12 @@ def local(directory: Path) -> LocalNodes:
     return LocalNodes(NodeFiles(directory), COMMIT)
 
 
-def job_of(recipe: StoreSpec) -> DiscoveryJob:
-    return DiscoveryJob(StoreHandle(recipe.open(), lambda: recipe), divided=True)
+def job_of(spec: StoreSpec) -> DiscoveryJob:
+    return DiscoveryJob(StoreHandle(spec.open(), lambda: spec), divided=True)
 
 
-def discover(spark, recipe: StoreSpec) -> closing[Discovery]:
-    return closing(SparkExecutor(spark).run(job_of(recipe)))
+def discover(spark, spec: StoreSpec) -> closing[Discovery]:
+    return closing(SparkExecutor(spark).run(job_of(spec)))
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def test_an_empty_store_has_no_entries(spark, tmp_path):
 
 @pytest.mark.parametrize("proof", [f"data/t/~{COMMIT}/raw", ".bayou/log/1.json", ".bayou/packs/1-1"])
 def test_p9_what_only_a_client_with_a_head_writes_is_a_lost_head(spark, tmp_path, proof):
-    recipe = fill(tmp_path / "store", [proof, "data/x", "files/y"])
+    spec = fill(tmp_path / "store", [proof, "data/x", "files/y"])
 
     with pytest.raises(HeadLost, match=proof):
-        discover(spark, recipe)
+        discover(spark, spec)
 
 
 class FailsAtFirst(_Run):
@@ -112,18 +112,16 @@ def test_tasks_that_run_twice_find_every_entry_once(spark, store, monkeypatch):
 def test_credentials_are_neither_in_plans_nor_in_logs(spark, tmp_path, capfd):
     secret = "only-the-kernel-may-know-this"
     keys_of_aws = StaticCredentials("me", secret, secret, None)
-    recipe = replace(
-        fill(tmp_path / "store", ["data/a"]), environ={"GOOGLE_BEARER_TOKEN": secret}, aws_keys=keys_of_aws
-    )
-    job = job_of(recipe)
+    spec = replace(fill(tmp_path / "store", ["data/a"]), environ={"GOOGLE_BEARER_TOKEN": secret}, aws_keys=keys_of_aws)
+    job = job_of(spec)
 
     found = read_parts(spark, schema_of(Verdict), job.parts(1), _Run(job))
     found.explain(mode="extended")
     with pytest.raises(Exception, match="nonsense"):
         found.selectExpr("nonsense").collect()
 
-    assert secret.encode() in pickle.dumps(recipe)
-    assert secret not in repr(recipe) + repr(job) + repr(_Run(job)) + "".join(capfd.readouterr())
+    assert secret.encode() in pickle.dumps(spec)
+    assert secret not in repr(spec) + repr(job) + repr(_Run(job)) + "".join(capfd.readouterr())
     assert secret not in log_of(spark).read_text()
     assert b"data/a" in [bytes(row["key"]) for row in found.collect()]
 
@@ -133,12 +131,12 @@ def test_tasks_talk_to_a_bucket_with_the_callers_credentials(spark, seaweed, tmp
     for name, value in seaweed.env().items():
         monkeypatch.setenv(name, value)
     seaweed.create_bucket("discover")
-    recipe = StoreSpec.of("s3://discover/team", "infra", {"endpoint": seaweed.url}, 8)
-    opened = recipe.open()
+    spec = StoreSpec.of("s3://discover/team", "infra", {"endpoint": seaweed.url}, 8)
+    opened = spec.open()
     objects = [keys.payload(f"data/t/m-{at % 3}/{at}/raw", None) for at in range(40)]
     list(opened.map(lambda key: opened.put(key, b"1"), objects))
 
-    with discover(spark, recipe) as found:
+    with discover(spark, spec) as found:
         root = build(found.entries(), StoreSink(opened, COMMIT))
 
     assert [entry.path for entry in scan(IndexTree(StoreNodes(opened), root))] == sorted(objects)

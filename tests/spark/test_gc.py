@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import DeleteFailed, NodeMissing, SparkLost
-from bayou.engine import select
 from bayou.engine.local import LocalExecutor
 from bayou.engine.select import Request
 from bayou.index.node_store import StoreNodes
@@ -118,7 +117,7 @@ def test_a_bucket_is_collected_by_tasks_and_fails_as_it_does_here(warm, s3_team:
     assert len(needed) > 50
 
 
-def test_a_collection_whose_spark_is_lost_is_made_here_and_says_so(team: Team, monkeypatch):
+def test_a_collection_whose_spark_is_lost_is_made_here_and_says_so(team: Team, monkeypatch, install_engine):
     """This process alone deletes, so that the report tells how much that was (V17)."""
     mess = make_mess(team)
     expected = collect(mess, "point", dry_run=True)
@@ -133,7 +132,7 @@ def test_a_collection_whose_spark_is_lost_is_made_here_and_says_so(team: Team, m
                 return LocalExecutor().run(job)
             raise SparkLost("the Spark server went away")
 
-    monkeypatch.setattr(select, "_installed", Lost)
+    install_engine(Lost)
     before = mess.objects
 
     with pytest.raises(SparkLost):

@@ -31,7 +31,7 @@ from bayou.sync.commit import commit as commit_module
 from bayou.sync.report import Failure, SyncOptions
 from bayou.sync.transfer import apply
 from bayou.sync.transfer.executor import Downloaded, Upload, UploadResults
-from bayou.worktree.scan import Skipped, scan
+from bayou.worktree.scan import SkippedPath, scan
 from tests import api
 from tests.cli.conftest import SOURCE, Ran
 from tests.spark.scenes import Fate, Scene, copy, outcome
@@ -576,7 +576,7 @@ def test_v5_what_lies_in_a_directory_that_cannot_be_read_is_not_missing(team: Te
 
     def half_blind(root: Path, under: str | None, temporaries: list[str]) -> Any:
         yield from (one for one in scan(root, under, temporaries) if not one.path.startswith("files/shut/"))
-        yield Skipped("files/shut", "permission denied", "unreadable")
+        yield SkippedPath("files/shut", "permission denied", "unreadable")
 
     monkeypatch.setattr("bayou.spark.sources.source.scan", half_blind)
     with without_spark():

@@ -19,7 +19,7 @@ from bayou.core.errors import AccessDenied
 from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.objectstore import keys
-from bayou.objectstore.transport import Stored
+from bayou.objectstore.transport import PutResult
 from bayou.packs.read import read_one
 from bayou.packs.write import PACK_BYTES
 from bayou.spark import division, transfer
@@ -113,13 +113,13 @@ def test_v11_a_file_of_a_pack_is_reported_only_after_the_store_has_the_pack(plac
     reports = Reports(tmp_path / "reports")
     put, known = type(place.store).put, set[str | None]()
 
-    def watched(store: Any, key: Any, data: bytes) -> Stored:
+    def watched(store: Any, key: Any, data: bytes) -> PutResult:
         known.update(row.pack for row in reports.new())
         assert str(key) not in {str(keys.pack(name)) for name in known if name}
         return put(store, key, data)
 
     monkeypatch.setattr(type(place.store), "put", watched)
-    kernel = Uploads(place.recipe, place.tree, PACK, reports=tmp_path / "reports")
+    kernel = Uploads(place.spec, place.tree, PACK, reports=tmp_path / "reports")
     rows = rows_of(kernel([queued(uploads, packed=True)]))
 
     assert len(known) > 1, "a task that has not ended reports packs"
@@ -161,7 +161,7 @@ def test_k13_a_pack_whose_put_was_repeated_says_so(place, uploads, monkeypatch):
 def test_the_files_of_a_pack_that_the_store_refuses_fail_and_the_other_packs_arrive(place, uploads, monkeypatch):
     put, puts = type(place.store).put, list[int]()
 
-    def refused(store: Any, key: Any, data: bytes) -> Stored:
+    def refused(store: Any, key: Any, data: bytes) -> PutResult:
         puts.append(len(data))
         if len(puts) == 2:
             raise AccessDenied("no")
@@ -279,14 +279,14 @@ def test_p1_a_pack_of_an_attempt_that_outlives_its_job_is_never_named(place, upl
     reports = Reports(directory)
     put, arrived, over = type(place.store).put, Event(), Event()
 
-    def held(*args: Any) -> Stored:
+    def held(*args: Any) -> PutResult:
         if not arrived.is_set():
             arrived.set()
             assert over.wait(60)
         return put(*args)
 
     monkeypatch.setattr(type(place.store), "put", held)
-    kernel = Uploads(place.recipe, place.tree, PACK_BYTES, reports=directory)
+    kernel = Uploads(place.spec, place.tree, PACK_BYTES, reports=directory)
     late: list[TransferRow] = []
     straggler = Thread(target=lambda: late.extend(rows_of(kernel([queued(uploads, packed=True)]))))
     straggler.start()

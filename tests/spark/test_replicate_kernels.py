@@ -35,10 +35,10 @@ def stores(tmp_path: Path) -> tuple[StoreSpec, StoreSpec]:
     return tuple(StoreSpec.of((tmp_path / name).as_uri(), None, {}, 4) for name in ("source", "target"))  # type: ignore[return-value]
 
 
-def fill(recipe: StoreSpec, content: dict[str, bytes]) -> list[Entry]:
+def fill(spec: StoreSpec, content: dict[str, bytes]) -> list[Entry]:
     from hashlib import sha256
 
-    store, push, made = open_store(recipe.url), ulid(), []
+    store, push, made = open_store(spec.url), ulid(), []
     for path, data in sorted(content.items()):
         store.put(keys.payload(path, push), data)
         made.append(Entry(path, push, len(data), sha256(data).digest(), None, None, 7))

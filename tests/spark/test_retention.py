@@ -22,8 +22,8 @@ from bayou.data.catalog.schema import put as schema_put
 from bayou.data.engine import CatalogEngine
 from bayou.data.records import Records
 from bayou.data.retention import plan_gc, run_gc
-from bayou.data.retention.judging import Judged, Line, RetentionJob, line_of, ruling_of
-from bayou.data.retention.rules import ExpiredVersion, GoneRuns, RetentionEvaluator, judge, order
+from bayou.data.retention.retention_job import RetentionJob, RetentionResult, RetentionRow, from_row, to_row
+from bayou.data.retention.rules import ExpiredVersion, GoneRuns, RetentionEvaluator, evaluate, order
 from bayou.data.runs import Run
 from bayou.engine.job import Needs
 from bayou.engine.select import Request
@@ -73,12 +73,14 @@ def court_of(root: Path) -> RetentionEvaluator:
 
 @given(HISTORIES, st.integers(1, 40))
 def test_what_a_worker_rules_crosses_as_it_is(history, at_once) -> None:
-    ruled = list(court_of(Path("/nowhere")).judge(sorted(history, key=order)))
+    ruled = list(court_of(Path("/nowhere")).evaluate(sorted(history, key=order)))
 
-    sent = [line_of(ruling, 1, at) for at, ruling in enumerate(ruled)]
+    sent = [to_row(outcome, 1, at) for at, outcome in enumerate(ruled)]
     some = [sent[start : start + at_once] for start in range(0, len(sent), at_once)]
 
-    assert [ruling_of(line) for lines in some for line in decode(Line, encode(schema_of(Line), lines))] == ruled
+    assert [
+        from_row(line) for lines in some for line in decode(RetentionRow, encode(schema_of(RetentionRow), lines))
+    ] == ruled
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -92,12 +94,12 @@ def test_parts_of_items_are_ruled_as_all_at_once(tmp_path_factory, history, want
     court = court_of(Path("/nowhere"))
     job = RetentionJob(catalog, court, Needs())
 
-    with patch("bayou.data.retention.judging._VERSIONS_PER_PART", least):
+    with patch("bayou.data.retention.retention_job._VERSIONS_PER_PART", least):
         parts = job.parts(wanted)
-    judged = job.fold(line for part in reversed(parts) for line in job.run(part))
+    result = job.fold(line for part in reversed(parts) for line in job.run(part))
 
-    expected = Judged.of(court.judge(sorted(with_latest(history), key=order)))
-    assert (judged.doom, judged.unclear) == (expected.doom, expected.unclear)
+    expected = RetentionResult.of(court.evaluate(sorted(with_latest(history), key=order)))
+    assert (result.versions, result.unclear) == (expected.versions, expected.unclear)
 
 
 def with_latest(history: list[VersionRow]) -> list[VersionRow]:
@@ -108,18 +110,18 @@ def with_latest(history: list[VersionRow]) -> list[VersionRow]:
 
 @given(HISTORIES)
 def test_a_court_dooms_what_the_rules_doom(history) -> None:
-    found = list(court_of(Path("/nowhere")).judge(sorted(history, key=order)))
-    verdict = judge(history, NOW, lambda row: row.run == "R1")
+    found = list(court_of(Path("/nowhere")).evaluate(sorted(history, key=order)))
+    evaluation = evaluate(history, NOW, lambda row: row.run == "R1")
 
-    doomed = [one.doomed for one in found if isinstance(one, ExpiredVersion)]
-    assert sorted(doomed, key=lambda one: order(one.row)) == doomed
-    assert doomed == sorted(verdict.doomed, key=lambda one: order(one.row))
-    assert sorted(one for one in found if isinstance(one, str)) == sorted(verdict.unclear)
-    assert not any(one.row.deleted for one in doomed)
+    expired = [one.expired for one in found if isinstance(one, ExpiredVersion)]
+    assert sorted(expired, key=lambda one: order(one.row)) == expired
+    assert expired == sorted(evaluation.versions, key=lambda one: order(one.row))
+    assert sorted(one for one in found if isinstance(one, str)) == sorted(evaluation.unclear)
+    assert not any(one.row.deleted for one in expired)
 
 
 def furnish(repo: Repo) -> None:
-    """Save versions of which some may go, for each reason there is, and some cannot be judged."""
+    """Save versions of which some may go, for each reason there is, and some cannot be result."""
     runs = ["01JCQ7S9Z5T8A1B2C3D4E5F6G7", "01JCQ7S9Z5T8A1B2C3D4E5F6G8"]
     with Records(repo) as records:
         records.runs.save(Run(runs[0], "w-id", "w", "succeeded", started_at="2026-01-01T00:00:00.000Z"))
@@ -157,13 +159,13 @@ def test_f120_both_ways_preview_the_same_and_delete_exactly_that(warm, repo: Rep
 
     assert by_spark == by_point
     assert gone == by_point
-    assert (by_spark.expired, len(by_spark.doomed)) == (11, 26)
+    assert (by_spark.expired, len(by_spark.versions)) == (11, 26)
     assert [one for one in by_spark.warnings if "its keep (soon) cannot be read" in one]
-    assert by_spark.doomed[0] == by_point.doomed[0]
+    assert by_spark.versions[0] == by_point.versions[0]
     assert gone.bytes == before - size(repo)
     assert versions(repo, "item 0") == [6]
     assert versions(repo, "of a run") == [1]
-    assert len(planned(repo, "spark").doomed) == 0
+    assert len(planned(repo, "spark").versions) == 0
 
 
 @pytest.mark.spark
@@ -173,12 +175,12 @@ def test_versions_that_are_too_many_for_this_process_are_judged_on_spark(warm, t
     put(clone.repo, "n", *[b"x"] * 12, keep="2")
     expected = planned(clone.repo, "point")
     monkeypatch.setenv("BAYOU_POINT_LIMIT", "10")
-    monkeypatch.setattr(RetentionEvaluator, "judge", None)  # in this process; workers have their own
+    monkeypatch.setattr(RetentionEvaluator, "evaluate", None)  # in this process; workers have their own
 
     plan = planned(open_repo(clone.repo.root), "auto")
 
     assert plan == expected
-    assert [one.row.version for one in plan.doomed] == list(range(1, 11))
+    assert [one.row.version for one in plan.versions] == list(range(1, 11))
 
 
 @contextmanager
@@ -201,7 +203,7 @@ def test_without_java_this_process_judges_and_says_so(repo: Repo, monkeypatch) -
         with pytest.raises(JavaMissing):
             planned(open_repo(repo.root), "spark")
 
-    assert plan.doomed == expected.doomed
+    assert plan.versions == expected.versions
     assert plan.warnings == ("what may go was found by this process alone, since Spark could not: there is no Java",)
 
 
@@ -215,7 +217,7 @@ def test_v5_what_was_judged_while_others_wrote_is_judged_again(repo: Repo, monke
         with Records(repo) as other:
             stale = sorted(other.catalog.select(Where()), key=order)
         asked.append(len(stale))
-        monkeypatch.setattr("bayou.data.retention.judging.versions_between", lambda *_: iter(stale))
+        monkeypatch.setattr("bayou.data.retention.retention_job.versions_between", lambda *_: iter(stale))
         found = divide(self, wanted)
         if len(asked) == 1:
             put(repo, "n", b"keeps all")
@@ -226,7 +228,7 @@ def test_v5_what_was_judged_while_others_wrote_is_judged_again(repo: Repo, monke
     plan = planned(repo, "point")
 
     assert asked == [4, 5]
-    assert len(plan.doomed) == 0
+    assert len(plan.versions) == 0
 
 
 @pytest.mark.spark
@@ -235,7 +237,7 @@ def test_the_command_does_as_it_is_told(warm, team: Team, command, monkeypatch) 
     clone = team.clone("A")
     put(clone.repo, "n", *[b"x"] * 5, keep="2")
 
-    monkeypatch.setattr(RetentionEvaluator, "judge", None)  # in this process; workers have their own
+    monkeypatch.setattr(RetentionEvaluator, "evaluate", None)  # in this process; workers have their own
     here = ("--repo", str(clone.repo.root), "--json")
 
     shown = command("data", "gc", "--engine", "spark", "--dry-run", *here)

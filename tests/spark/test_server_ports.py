@@ -162,13 +162,13 @@ def working(warm: SparkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """A server in the middle of a job whose kernel holds credentials."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", IN_KERNEL)
-    recipe = StoreSpec.of("s3://bucket", None, {})
+    spec = StoreSpec.of("s3://bucket", None, {})
 
     def wait(batches):
         import time
 
-        assert recipe.aws_keys
-        recipe.open()
+        assert spec.aws_keys
+        spec.open()
         (tmp_path / "running").touch()
         while not (tmp_path / "over").exists():
             time.sleep(0.05)
@@ -217,7 +217,7 @@ def test_17_3_no_socket_but_of_a_known_kind_is_open_and_none_to_the_network(work
 
 
 def test_17_3_a_stranger_reads_no_block_of_a_running_job(working: SparkServer) -> None:
-    """Before Spark authenticated its callers, a kernel came back, and the key of its recipe in it."""
+    """Before Spark authenticated its callers, a kernel came back, and the key of its spec in it."""
     for port in spark_ports(working):
         with Stranger(port) as stranger:
             given = list(stranger.blocks())
@@ -318,10 +318,10 @@ def test_17_3_no_process_and_no_file_of_the_server_shows_a_credential(working: S
 def test_17_3_a_job_that_fails_logs_no_credential(warm: SparkServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", IN_KERNEL)
-    recipe = StoreSpec.of("s3://bucket", None, {})
+    spec = StoreSpec.of("s3://bucket", None, {})
 
     def fail(batches):
-        raise ValueError(f"it fails on {recipe}")
+        raise ValueError(f"it fails on {spec}")
 
     with pytest.raises(SparkFailed) as caught, spark_session(SparkConfig()) as spark:
         spark.range(1).mapInArrow(fail, "id long").collect()

@@ -17,7 +17,7 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.spark.arrow import batch_to_entries, entries_to_batch
 from bayou.spark.sources.index_entries import entries, leaf_refs
 from bayou.spark.sources.source import files, read
-from bayou.worktree.scan import Found, scan, subtrees
+from bayou.worktree.scan import ScannedFile, scan, subtrees
 from tests.index.reference import entry, some
 
 KEYS = [
@@ -33,7 +33,7 @@ KEYS = [
 
 
 @pytest.fixture
-def recipe(tmp_path) -> StoreSpec:
+def spec(tmp_path) -> StoreSpec:
     for at, key in enumerate(KEYS):
         (tmp_path / "store" / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "store" / key).write_bytes(b"x" * at)
@@ -41,8 +41,8 @@ def recipe(tmp_path) -> StoreSpec:
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 4, 100])
-def test_the_parts_of_a_store_hold_every_key_but_our_own_once(recipe, wanted):
-    store = recipe.open()
+def test_the_parts_of_a_store_hold_every_key_but_our_own_once(spec, wanted):
+    store = spec.open()
 
     parts = divide(store, wanted)
 
@@ -55,10 +55,10 @@ def test_the_parts_of_a_store_hold_every_key_but_our_own_once(recipe, wanted):
     assert len(parts) >= min(wanted, 6)
 
 
-def test_a_directory_that_has_an_odd_one_in_it_is_not_divided(recipe, tmp_path):
+def test_a_directory_that_has_an_odd_one_in_it_is_not_divided(spec, tmp_path):
     (tmp_path / "store/data/c\x01").mkdir()
     (tmp_path / "store/data/c\x01/x").touch()
-    store = recipe.open()
+    store = spec.open()
 
     parts = divide(store, 100)
 
@@ -66,9 +66,9 @@ def test_a_directory_that_has_an_odd_one_in_it_is_not_divided(recipe, tmp_path):
     assert "data/c\x01/x" in [meta.key for page in objects(store, Part("data")) for meta in page]
 
 
-def test_a_store_that_cannot_list_a_level_is_one_part(monkeypatch, recipe):
-    store = recipe.open()
-    monkeypatch.setattr(type(store), "level", lambda *_: None)
+def test_a_store_that_cannot_list_a_level_is_one_part(monkeypatch, spec):
+    store = spec.open()
+    monkeypatch.setattr(type(store), "list_directory", lambda *_: None)
 
     assert divide(store, 100) == [Part(None)]
     (flat,) = [list(page) for page in objects(store, Part("data", deep=False))]
@@ -111,12 +111,12 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
-def test_spark_reads_the_entries_of_an_index(spark, recipe):
-    store = recipe.open()
+def test_spark_reads_the_entries_of_an_index(spark, spec):
+    store = spec.open()
     rows = some(3000)
     tree = IndexTree(StoreNodes(store), build(rows, StoreSink(store, "c1")))
 
-    found = entries(spark, recipe, tree, 3)
+    found = entries(spark, spec, tree, 3)
 
     assert len(leaf_refs(tree)) > 2
     assert (
@@ -126,7 +126,7 @@ def test_spark_reads_the_entries_of_an_index(spark, recipe):
         )
         == rows
     )
-    assert entries(spark, recipe, IndexTree(tree.source, None), 3).count() == 0
+    assert entries(spark, spec, IndexTree(tree.source, None), 3).count() == 0
 
 
 @pytest.mark.spark
@@ -139,7 +139,7 @@ def test_spark_walks_a_tree(spark, tmp_path):
     assert {row["path"] for row in rows} == set(expected)
     for row in rows:
         one = expected[row["path"]]
-        if isinstance(one, Found):
+        if isinstance(one, ScannedFile):
             assert (row["size"], row["mtime_ns"], row["inode"]) == (one.stat.size, one.stat.mtime_ns, one.stat.inode)
         else:
             assert (row["skipped"], row["reason"], row["size"]) == (one.kind, one.reason, None)

@@ -13,7 +13,14 @@ from bayou.objectstore import keys
 from bayou.packs.entries import Unreadable
 from bayou.spark.sql import content, query
 from bayou.spark.sql.base import base_view
-from bayou.spark.sql.content import ContentReader, ContentSource, Wanted, content_column, grant_for, location_column
+from bayou.spark.sql.content import (
+    ContentReader,
+    ContentRequest,
+    ContentSource,
+    content_column,
+    grant_for,
+    location_column,
+)
 from tests.data.catalog.scene import files, metadata
 from tests.data.models import MODEL
 from tests.packs.moving import drop_packs, entries_of, move
@@ -44,11 +51,13 @@ def lazy_clone(team: Team, items: dict[str, bytes], versions: int = 1) -> Clone:
     return two
 
 
-def wanted(clone: Clone) -> dict[str, Wanted]:
+def wanted(clone: Clone) -> dict[str, ContentRequest]:
     """The rows of all items, as the views pass them on, by name."""
     with Records(clone.repo) as records:
         rows = records.catalog.find(all_versions=True)
-    return {f"{row.name}/{row.version}": Wanted(row.raw_path, row.size, row.sha256, False, False) for row in rows}
+    return {
+        f"{row.name}/{row.version}": ContentRequest(row.raw_path, row.size, row.sha256, False, False) for row in rows
+    }
 
 
 def source_of(clone: Clone) -> ContentSource:
@@ -56,7 +65,7 @@ def source_of(clone: Clone) -> ContentSource:
     return pickle.loads(pickle.dumps(source))
 
 
-def read(clone: Clone, rows: list[Wanted]) -> list[content.Content]:
+def read(clone: Clone, rows: list[ContentRequest]) -> list[content.Content]:
     return [one for group in ContentReader(source_of(clone)).read(rows) for one in group]
 
 
@@ -94,7 +103,7 @@ def test_content_is_held_in_bounded_groups_whatever_metadata_says(team: Team, mo
     monkeypatch.setattr(content, "GROUP_BYTES", 500)
     items = {f"n{at}": bytes([at]) * 300 for at in range(4)}
     clone = lazy_clone(team, items)
-    rows = [Wanted(row.path, 0, None, False, False) for row in wanted(clone).values()]
+    rows = [ContentRequest(row.path, 0, None, False, False) for row in wanted(clone).values()]
 
     groups = list(ContentReader(source_of(clone)).read(rows))
 

@@ -27,9 +27,9 @@ from bayou.spark.sql.base import BaseView, base_view
 from bayou.spark.sql.content import (
     Content,
     ContentReader,
+    ContentRequest,
     ContentSource,
     Grant,
-    Wanted,
     content_column,
     grant_for,
     groups,
@@ -147,9 +147,9 @@ def test_a_directory_has_no_entries(repo):
     assert base_view(repo).recent() == []
 
 
-def wanted(records: Records, name: str) -> Wanted:
+def wanted(records: Records, name: str) -> ContentRequest:
     (row,) = records.catalog.find(name=name)
-    return Wanted(row.raw_path, row.size, row.sha256, row.streaming, row.deleted)
+    return ContentRequest(row.raw_path, row.size, row.sha256, row.streaming, row.deleted)
 
 
 def source_of(repo: Repo) -> ContentSource:
@@ -157,11 +157,11 @@ def source_of(repo: Repo) -> ContentSource:
     return pickle.loads(pickle.dumps(source))
 
 
-def read(repo: Repo, rows: list[Wanted]) -> list[Content]:
+def read(repo: Repo, rows: list[ContentRequest]) -> list[Content]:
     return [one for group in ContentReader(source_of(repo)).read(rows) for one in group]
 
 
-def asked(repo: Repo, rows: list[Wanted], *, tolerant: bool) -> list[dict[str, object]]:
+def asked(repo: Repo, rows: list[ContentRequest], *, tolerant: bool) -> list[dict[str, object]]:
     """What Spark gets of the function behind the columns."""
     columns = [[row.path for row in rows], [row.size for row in rows], [row.sha256 for row in rows]]
     columns += [[row.streaming for row in rows], [row.deleted for row in rows], [None] * len(rows)]
@@ -178,7 +178,7 @@ def test_content_is_proved_and_streaming_content_ends_where_its_metadata_says(re
         with open(repo.tree_root / log.path, "ab") as file:
             file.write(b"half a li")  # an append that is under way
 
-        gone = Wanted("data/x/y/z/1/raw", 5, None, False, True)
+        gone = ContentRequest("data/x/y/z/1/raw", 5, None, False, True)
         assert read(repo, [one, gone, log]) == [b"alpha", None, b"one\ntwo\n"]
 
         (repo.tree_root / one.path).chmod(0o644)
@@ -190,19 +190,19 @@ def test_content_is_proved_and_streaming_content_ends_where_its_metadata_says(re
 
 
 def test_content_that_is_nowhere_is_named(repo):
-    assert read(repo, [Wanted("data/x/y/z/1/raw", 5, None, False, False)]) == [
+    assert read(repo, [ContentRequest("data/x/y/z/1/raw", 5, None, False, False)]) == [
         Unreadable("the content of data/x/y/z/1/raw is missing")
     ]
 
 
 def test_a_path_that_leads_out_of_the_tree_is_a_row_of_its_own(repo):
-    (found,) = read(repo, [Wanted("data/x/../../../bayou.toml", 5, None, False, False)])
+    (found,) = read(repo, [ContentRequest("data/x/../../../bayou.toml", 5, None, False, False)])
 
     assert isinstance(found, Unreadable)
 
 
 def test_content_that_is_too_large_for_a_column_is_refused_before_it_is_read(repo):
-    too_large = Wanted("data/x/y/z/1/raw", content.LARGEST + 1, None, False, False)
+    too_large = ContentRequest("data/x/y/z/1/raw", content.LARGEST + 1, None, False, False)
 
     assert read(repo, [too_large]) == [
         Unreadable(f"the content of data/x/y/z/1/raw is too large for a column: {content.LARGEST + 1} bytes")
@@ -224,7 +224,7 @@ def test_the_content_of_many_files_is_their_manifest_however_large_they_are(repo
 def test_v25_content_that_cannot_be_read_ends_a_query_unless_the_query_asks_for_the_reasons(repo):
     with Records(repo) as records:
         records.data.save(MODEL, "a", b"alpha")
-        rows = [wanted(records, "a"), Wanted("data/x/y/z/1/raw", 5, None, False, False)]
+        rows = [wanted(records, "a"), ContentRequest("data/x/y/z/1/raw", 5, None, False, False)]
 
     assert asked(repo, rows, tolerant=True) == [
         {"content": b"alpha", "error": None},
@@ -260,7 +260,7 @@ def test_content_that_cannot_be_fetched_for_want_of_credentials_says_so_only_whe
 
     grant = grant_for(clone.repo)
 
-    assert grant.recipe is None
+    assert grant.spec is None
     assert "no AWS credentials" in grant.refused
 
 
@@ -274,18 +274,18 @@ def test_no_secret_is_shown(monkeypatch, team):
 
     assert "hush-hush" in pickle.dumps(grant).decode(errors="replace")
     assert "hush-hush" not in repr(ContentSource(clone.repo.tree_root, BaseView(clone.repo.state), grant))
-    assert Grant(refused="x").recipe is None
+    assert Grant(refused="x").spec is None
 
 
 def test_content_is_held_in_groups_of_bounded_size():
     large = content.GROUP_BYTES // 2 + 1
     sizes = [large, large, 1, 1, 3 * large, 1]
-    rows = [(Wanted(str(at), size, None, False, False), size) for at, size in enumerate(sizes)]
+    rows = [(ContentRequest(str(at), size, None, False, False), size) for at, size in enumerate(sizes)]
 
     divided = list(groups(rows))
 
     assert [[one.path for one in group] for group in divided] == [["0"], ["1", "2", "3"], ["4"], ["5"]]
-    many = [(Wanted("x", 0, None, False, False), 0)] * 10_000
+    many = [(ContentRequest("x", 0, None, False, False), 0)] * 10_000
     assert [len(group) for group in groups(many)] == [4096, 4096, 1808]
     assert list(groups([])) == []
 

@@ -48,7 +48,7 @@ def uploads(place) -> list[Upload]:
 
 @pytest.fixture
 def mover(spark, place) -> SparkTransfer:
-    return SparkTransfer(spark, place.recipe, place.store, place.tree, place.staging, PACK_BYTES)
+    return SparkTransfer(spark, place.spec, place.store, place.tree, place.staging, PACK_BYTES)
 
 
 @pytest.fixture(params=["objects", "packs"])
@@ -274,9 +274,9 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(mover, place, uploads
 def test_v4_a_store_that_is_gone_is_the_error_that_it_is_for_the_point_way(spark, place, uploads, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    recipe = StoreSpec.of("s3://bucket/x", None, {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}, 4)
-    store = recipe.open()
-    mover = SparkTransfer(spark, recipe, store, place.tree, place.staging, PACK_BYTES)
+    spec = StoreSpec.of("s3://bucket/x", None, {"endpoint": "http://127.0.0.1:9", "region": "us-east-1"}, 4)
+    store = spec.open()
+    mover = SparkTransfer(spark, spec, store, place.tree, place.staging, PACK_BYTES)
     threads = ThreadTransfer(store, place.tree, StagingArea(place.tree, place.staging), PACK_BYTES)
     raised: list[BayouError] = []
 
@@ -292,7 +292,7 @@ def test_v4_a_store_that_is_gone_is_the_error_that_it_is_for_the_point_way(spark
 
 def test_v12_a_transfer_ends_when_nobody_listens_and_when_it_is_cancelled(spark, place, uploads, tmp_path):
     deadline = Deadline.after(240)
-    mover = SparkTransfer(spark, place.recipe, place.store, place.tree, place.staging, PACK_BYTES, deadline=deadline)
+    mover = SparkTransfer(spark, place.spec, place.store, place.tree, place.staging, PACK_BYTES, deadline=deadline)
     mark = tmp_path / "mark"
 
     def stalls(kernel: Kernel) -> Kernel:

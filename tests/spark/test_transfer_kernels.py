@@ -31,12 +31,12 @@ from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.spec import StoreSpec
-from bayou.objectstore.transport import Requests, Stored
+from bayou.objectstore.transport import PutResult, Requests
 from bayou.packs.write import PACK_BYTES
 from bayou.spark.arrow import entries_to_batch
 from bayou.spark.division import divide
 from bayou.spark.kernels import transfer
-from bayou.spark.kernels.plan import Kept
+from bayou.spark.kernels.plan import ParquetKernel
 from bayou.spark.kernels.transfer import (
     DownloadResults,
     Downloads,
@@ -67,7 +67,7 @@ class Place:
         self.tree, self.staging, self.objects = root / "tree", root / "incoming", root / "store"
         for directory in (self.staging, self.objects):
             directory.mkdir(parents=True)
-        self.recipe = StoreSpec.of(self.objects.as_uri(), None, {}, 4)
+        self.spec = StoreSpec.of(self.objects.as_uri(), None, {}, 4)
         self.store = open_store(self.objects.as_uri())
 
     def write(self, path: str, data: bytes) -> Upload:
@@ -87,10 +87,10 @@ class Place:
         return {path for path in self.staging.rglob("*") if path.is_file()}
 
     def upload(self, uploads: list[Upload], *, packed: bool = False, pack_size: int = PACK_BYTES) -> list[TransferRow]:
-        return rows_of(Uploads(self.recipe, self.tree, pack_size)([queued(uploads, packed=packed)]))
+        return rows_of(Uploads(self.spec, self.tree, pack_size)([queued(uploads, packed=packed)]))
 
     def download(self, entries: list[Entry]) -> list[TransferRow]:
-        return rows_of(Downloads(self.recipe, self.tree, self.staging)([entries_to_batch(entries)]))
+        return rows_of(Downloads(self.spec, self.tree, self.staging)([entries_to_batch(entries)]))
 
 
 T = TypeVar("T")
@@ -312,7 +312,7 @@ def test_v14_a_task_that_outlives_its_job_does_not_bring_its_directory_back(plac
     place.upload(uploads)
     folder = place.staging / "removed"
 
-    rows = rows_of(Downloads(place.recipe, place.tree, folder)([entries_to_batch([entry(one) for one in uploads])]))
+    rows = rows_of(Downloads(place.spec, place.tree, folder)([entries_to_batch([entry(one) for one in uploads])]))
 
     assert "done" not in {row.outcome for row in rows}
     assert not folder.exists()
@@ -341,7 +341,7 @@ def test_objects_that_are_gone_damaged_or_changed_leave_no_file(place, uploads):
 
 
 def test_v12_a_task_has_the_time_that_the_caller_has(place, uploads):
-    rows = rows_of(Uploads(place.recipe, place.tree, PACK_BYTES, 0.0)([queued(uploads)]))
+    rows = rows_of(Uploads(place.spec, place.tree, PACK_BYTES, 0.0)([queued(uploads)]))
 
     assert by_path(rows) == {}
     with pytest.raises(DeadlinePassed):
@@ -496,7 +496,7 @@ def test_downloads_are_durable_before_they_are_reported(place, uploads, monkeypa
     reports, seen = Reports(tmp_path / "reports"), []
     monkeypatch.setattr(transfer, "_DURABLE", 10)
     monkeypatch.setattr(StagingArea, "sync", lambda _, files: seen.append((len(list(reports.new())), len(list(files)))))
-    kernel = Downloads(place.recipe, place.tree, place.staging, reports=tmp_path / "reports")
+    kernel = Downloads(place.spec, place.tree, place.staging, reports=tmp_path / "reports")
 
     rows = rows_of(kernel([entries_to_batch([entry(one) for one in uploads])]))
 
@@ -575,7 +575,7 @@ def test_a_task_without_records_is_a_mistake_and_not_a_gap(tmp_path):
 
 def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path):
     some = [pyarrow.RecordBatch.from_pydict({"at": [1, 2]}), pyarrow.RecordBatch.from_pydict({"at": [3]})]
-    kernel = Kept(iter, tmp_path)
+    kernel = ParquetKernel(iter, tmp_path)
 
     names = [name for _ in range(2) for batch in kernel(some) for name in batch.column("file").to_pylist()]
 
@@ -589,7 +589,7 @@ def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_task_whose_only_object_answers_5xx_fails_that_path_alone(place, uploads, alone):
     broken = Failure(uploads[0].path, Unavailable.code, "503")
-    tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=Stored("e", None))])]
+    tasks = [iter([broken]), iter([] if alone else [replace(uploads[1], stored=PutResult("e", None))])]
     rows = [row for results in tasks for row in result_rows(results, upload_row, place.store)]
     came = raise_if_down(place.store, outcomes(rows, UploadResults({one.path: one for one in uploads}), place.store))
     assert [one.path for one in came] == [one.path for one in uploads[: 1 if alone else 2]]

@@ -28,7 +28,7 @@ from bayou.maintenance.verify_job import VerifyJob
 from bayou.maintenance.verify_rules import LEARNED, Compared
 from bayou.objectstore import keys
 from bayou.objectstore.keys import Key
-from bayou.objectstore.multipart import Downloaded
+from bayou.objectstore.multipart import DownloadResult
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.packs.archive import PackBuilder
@@ -58,13 +58,13 @@ row_harms = st.sampled_from([None, None, None, None, "bytes", "outside", "method
 class Bucket(MemoryStore):
     """A store of which objects can be downloaded."""
 
-    def download(self, key: Any, target: Any, size: int, **_: Any) -> Downloaded:
+    def download(self, key: Any, target: Any, size: int, **_: Any) -> DownloadResult:
         found = self.get(key)
         assert found is not None
         data = bytes(found.data)
         if len(data) != size:
             raise BadAnswer("another size")
-        return Downloaded(found.meta, hashlib.sha256(data).digest())
+        return DownloadResult(found.meta, hashlib.sha256(data).digest())
 
     def read_range(self, key: Any, start: int, end: int) -> bytes:
         found = self.get(key)
@@ -341,13 +341,13 @@ def test_v5_what_a_row_names_by_its_key_is_kept_even_if_no_client_wrote_that_row
 @pytest.mark.parametrize("seconds", [None, 1e-9])
 def test_an_object_may_be_read_for_as_long_as_the_command_has(tmp_path, seconds):
     """And not for the three minutes of a usual call: an object of a terabyte takes hours."""
-    recipe = StoreSpec.of(tmp_path.as_uri(), None, {})
-    store = recipe.open()
+    spec = StoreSpec.of(tmp_path.as_uri(), None, {})
+    store = spec.open()
     store.put(Key("files/a"), b"a")
     entries = {"files/a": Entry("files/a", None, 1, None, None, None, 7)}
     head = first_head(store="s", commit="c0", at=_at(0), by="me", root=_tree(store, entries, "c0"), tally=Tally())
     deadline: Any = Deadline.after(3600) if seconds is None else _AlmostOver()
-    job = VerifyJob(StoreHandle(store, lambda: recipe, deadline), head, deep=True)
+    job = VerifyJob(StoreHandle(store, lambda: spec, deadline), head, deep=True)
     parts = job.parts(1)
     kernel = pickle.loads(pickle.dumps(job))
 

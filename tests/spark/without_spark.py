@@ -17,7 +17,7 @@ from bayou.objectstore.store import Store
 from bayou.spark import plan
 from bayou.spark.arrow import batch, rows
 from bayou.spark.executor import SparkExecutor
-from bayou.spark.kernels.plan import Kept, LookAt
+from bayou.spark.kernels.plan import ObserveKernel, ParquetKernel
 from bayou.spark.sources import index_entries, sync_inputs
 from bayou.spark.sources.sync_inputs import Inputs, divide, read, schema_of
 from bayou.sync.bulk import Bulk
@@ -44,12 +44,10 @@ def without_spark() -> Iterator[None]:
 
 @contextmanager
 def moving(context: SyncContext, *_: object) -> Iterator[AtOnce]:
-    before = context.executor
-    context.executor = mover = AtOnce(before)
+    mover = AtOnce(context.executor)
     try:
         yield mover
     finally:
-        context.executor = before
         mover.close()
 
 
@@ -87,12 +85,12 @@ class AtOnce:
         yield from self.mover.download(rest, len(rest))
 
 
-def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
+def compare(spark: None, spec: Any, inputs: Inputs, kernel: ObserveKernel, target: Path) -> list[Path]:
     sides, parts = divide(inputs, 3)
     schema = schema_of(sides)
     words: dict[str, list[Any]] = {}
     for part in parts:
-        for found in read(recipe, inputs.root, inputs.cache, schema, part):
+        for found in read(spec, inputs.root, inputs.cache, schema, part):
             for row in rows(found, schema.names):
                 before = words.setdefault(str(row[0]), [None] * len(row))
                 words[str(row[0])] = [new if old is None else old for old, new in zip(before, row, strict=True)]
@@ -101,6 +99,6 @@ def compare(spark: None, recipe: Any, inputs: Inputs, kernel: LookAt, target: Pa
     return [
         target / name
         for mine in mixed
-        for told in Kept(kernel, target)([batch(schema, list(zip(*mine, strict=True)))] if mine else [])
+        for told in ParquetKernel(kernel, target)([batch(schema, list(zip(*mine, strict=True)))] if mine else [])
         for name in told.column("file").to_pylist()
     ]

@@ -15,7 +15,7 @@ from bayou.engine.local import LocalExecutor
 from bayou.index.discovery import (
     IN_THE_WAY,
     OF_ANOTHER_SYSTEM,
-    Refused,
+    RefusedKey,
     directories,
     entry_of,
     folder_markers,
@@ -36,7 +36,7 @@ class Found(Struct, frozen=True):
     """The entries of a discovery, all of them; refused keys; and the number of other keys."""
 
     entries: list[Entry]
-    refused: list[Refused]
+    refused: list[RefusedKey]
     ignored: int
 
 
@@ -44,7 +44,7 @@ class Listing(Struct, frozen=True):
     """The payload objects of a store, of Bayou and of other writers; refused keys; and the number of other keys."""
 
     objects: Sequence[ObjectMeta]
-    refused: Sequence[Refused]
+    refused: Sequence[RefusedKey]
     ignored: int
 
 
@@ -72,7 +72,7 @@ def discover(store: ReadableStore) -> Found:
     refused = [*listing.refused]
     for path in directories(entries) & entries.keys():
         del entries[path]
-        refused.append(Refused(path, IN_THE_WAY))
+        refused.append(RefusedKey(path, IN_THE_WAY))
     return Found([entries[path] for path in sorted(entries)], sorted(refused, key=attrgetter("key")), listing.ignored)
 
 
@@ -80,7 +80,7 @@ def list_payload(store: ReadableStore) -> Listing:
     """List a store and return its payload: objects at plain paths, and objects of pushes."""
     found, ignored = _list(store)
     objects: dict[str, ObjectMeta] = {}
-    refused: list[Refused] = []
+    refused: list[RefusedKey] = []
     folders = folder_markers(store, found)
     for meta in found:
         if meta.key in folders:
@@ -93,7 +93,7 @@ def list_payload(store: ReadableStore) -> Listing:
         elif why == OF_ANOTHER_SYSTEM:
             ignored += 1
         else:
-            refused.append(Refused(meta.key, why))
+            refused.append(RefusedKey(meta.key, why))
     return Listing(list(objects.values()), refused, ignored)
 
 

@@ -81,7 +81,7 @@ def test_a_listing_that_passes_its_limit_is_given_up_at_once():
     with pytest.raises(TooMany):
         find(store, most=3)
     assert store.sent("list") == ["0", "1"]
-    assert store.sent("level") == []
+    assert store.sent("list_directory") == []
 
 
 def test_a_small_store_takes_one_listing_and_nothing_to_divide_it():
@@ -109,7 +109,7 @@ def test_discovery_alone_writes_nothing(discover):
     discover(store)
 
     assert store.sent("put") == []
-    assert {verb for verb, _ in store.requests} <= {"list", "level", "head"}
+    assert {verb for verb, _ in store.requests} <= {"list", "list_directory", "head"}
 
 
 def test_locks_of_other_systems_and_our_own_state_are_no_payload(discover):

@@ -18,7 +18,7 @@ from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.select import Engines, Selector
 from bayou.index.build import ChunkParams, build
-from bayou.index.discovery import Refused
+from bayou.index.discovery import RefusedKey
 from bayou.index.node import Root
 from bayou.index.node_store import LocalNodes
 from bayou.objectstore.spec import StoreSpec
@@ -42,7 +42,7 @@ keys = st.builds(
 )
 stores = st.dictionaries(keys, st.sampled_from([b"", b"1", b"22"]), max_size=40)
 
-Outcome = tuple[Root | None, set[Refused], int, dict[str, bytes]] | type[IndexDamaged]
+Outcome = tuple[Root | None, set[RefusedKey], int, dict[str, bytes]] | type[IndexDamaged]
 
 
 def outcome(search: Callable[[], Found]) -> Outcome:
@@ -110,7 +110,7 @@ def test_keys_that_are_no_text_are_refused_and_named_exactly():
 
     found = find(store, divided=True)
 
-    assert found.refused == [Refused("data/\udcff", "not valid Unicode")]
+    assert found.refused == [RefusedKey("data/\udcff", "not valid Unicode")]
     assert len(found.entries) == 1
 
 
@@ -135,8 +135,8 @@ def test_a_part_that_runs_twice_says_the_same():
 def test_a_worker_opens_the_store_by_its_recipe_and_lists_the_same(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/a").write_bytes(b"1")
-    recipe = StoreSpec.of(tmp_path.as_uri(), None, {}, 4)
-    job = DiscoveryJob(StoreHandle(recipe.open(), lambda: recipe), divided=True)
+    spec = StoreSpec.of(tmp_path.as_uri(), None, {}, 4)
+    job = DiscoveryJob(StoreHandle(spec.open(), lambda: spec), divided=True)
     (part, *_) = job.parts(1)
 
     sent = pickle.loads(pickle.dumps(job))
@@ -165,7 +165,7 @@ def test_a_listing_that_passes_the_limit_starts_again_in_parts(monkeypatch):
     assert len(list(found.entries())) == 50
     found.close()
     assert store.sent("list")[:3] == ["0", "1", "2"]
-    assert "" in store.sent("level")
+    assert "" in store.sent("list_directory")
     assert warnings == ["the store was listed by this process alone, since Spark could not: there is no Java"]
 
 
@@ -177,7 +177,7 @@ def test_a_listing_within_the_limit_is_never_divided():
     discover(StoreHandle(store, None), engines(50, warnings)).close()  # type: ignore[arg-type]
 
     assert store.sent("list") == ["0", "1", "2", "3", "4"]
-    assert (store.sent("level"), warnings) == ([], [])
+    assert (store.sent("list_directory"), warnings) == ([], [])
 
 
 def test_of_very_many_refused_keys_the_first_are_named_and_all_are_counted():

@@ -21,7 +21,7 @@ from bayou.core.errors import (
     SyncError,
 )
 from bayou.objectstore.backends.directory import LocalTransport
-from bayou.objectstore.transport import Create, Match, Stored
+from bayou.objectstore.transport import Create, Match, PutResult
 from bayou_testing.faulty import Fault, FaultyTransport
 from bayou_testing.proxy import HttpProxy
 from tests import api
@@ -249,7 +249,7 @@ class Careless(FaultyTransport):
 
     promise = ""
 
-    def put(self, key: str, data: Any, *, condition: Any = None, **more: Any) -> Stored:
+    def put(self, key: str, data: Any, *, condition: Any = None, **more: Any) -> PutResult:
         if self.promise == "nothing" or (self.promise == "creation" and isinstance(condition, Match)):
             condition = None
         elif self.promise == "a look before" and condition is not None:

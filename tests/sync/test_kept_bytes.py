@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bayou.sync.plan import local_scanner
-from bayou.sync.plan.local_scanner import FileScan, Observed
+from bayou.sync.plan.local_scanner import FileScan, ObservedPath
 from bayou.sync.transfer import executor, packed, push
 from bayou.worktree.hashing import read_content
 from tests.sync.conftest import Clone, Team
@@ -53,7 +53,7 @@ def test_what_there_is_no_room_for_is_read_again(
     kept: list[bool] = []
     begin = push.begin
 
-    def watched(context: Any, wanted: Sequence[Observed], gc: Any) -> Any:
+    def watched(context: Any, wanted: Sequence[ObservedPath], gc: Any) -> Any:
         kept.extend(one.content is not None and one.content.data is not None for one in wanted)
         return begin(context, wanted, gc)
 
@@ -71,7 +71,7 @@ def test_a_file_that_has_changed_since_it_was_looked_at_is_not_pushed_as_it_was(
     begin = push.begin
     rewrites = iter([b"new"])
 
-    def late(context: Any, wanted: Sequence[Observed], gc: Any) -> Any:
+    def late(context: Any, wanted: Sequence[ObservedPath], gc: Any) -> Any:
         for content in rewrites:
             a.lay(changed, content)
         return begin(context, wanted, gc)

@@ -165,8 +165,8 @@ def test_a_guard_decides_whether_a_step_or_a_job_runs(clone: Clone):
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("guard: '${{ inputs.n }}'", "guard has come to 5, which is neither true nor false"),
-        ("for_each: '${{ inputs.n }}'", "for_each has come to neither a list nor a mapping"),
+        ("guard: '${{ inputs.n }}'", "guard evaluates to 5, which is neither true nor false"),
+        ("for_each: '${{ inputs.n }}'", "for_each evaluates to neither a list nor a mapping"),
         ("guard: '${{ inputs.m.x > 1 }}'", "there is no x"),
         ("inputs: {timeout: '${{ inputs.m }}'}", "timeout must be a number"),
         ('inputs: {run: \'${{ data.latest("a", "none").version }}\'}', "none"),

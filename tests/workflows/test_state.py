@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bayou.core.errors import WorkflowInvalid
 from bayou.data.runs import Job, Run, StepRecord
-from bayou.workflows.state import Each, State, elements, names
+from bayou.workflows.state import LoopElement, State, elements, names
 from tests.workflows.scene import ID, workflow
 
 PLAIN = "model: m, method: x"
@@ -178,10 +178,10 @@ def test_what_succeeded_before_is_kept_and_nothing_else():
 @pytest.mark.parametrize(
     ("value", "meant", "called"),
     [
-        (["web", "db"], [Each(0, "web"), Each(1, "db")], ["s[web]", "s[db]"]),
-        (["web", "web"], [Each(0, "web"), Each(1, "web")], ["s[0]", "s[1]"]),
-        ([{"a": 1}, 5], [Each(0, {"a": 1}), Each(1, 5)], ["s[0]", "s[1]"]),
-        ({"x": 1, "y": 2}, [Each("x", 1), Each("y", 2)], ["s[x]", "s[y]"]),
+        (["web", "db"], [LoopElement(0, "web"), LoopElement(1, "db")], ["s[web]", "s[db]"]),
+        (["web", "web"], [LoopElement(0, "web"), LoopElement(1, "web")], ["s[0]", "s[1]"]),
+        ([{"a": 1}, 5], [LoopElement(0, {"a": 1}), LoopElement(1, 5)], ["s[0]", "s[1]"]),
+        ({"x": 1, "y": 2}, [LoopElement("x", 1), LoopElement("y", 2)], ["s[x]", "s[y]"]),
         ([], [], []),
     ],
 )

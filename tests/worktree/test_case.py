@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import PathRefused
-from bayou.worktree.scan import Skipped, scan
+from bayou.worktree.scan import SkippedPath, scan
 from bayou.worktree.staging import StagingArea
 from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
@@ -73,4 +73,4 @@ def test_a_payload_root_in_another_case_is_not_the_payload_root(tree: Worktree, 
     with pytest.raises(PathRefused, match="'Data' is there already"):
         tree.write("data/x", b"x")
     assert os.listdir(root / "Data") == []
-    assert list(scan(root)) == [Skipped("Data", "not a payload root", "foreign")]
+    assert list(scan(root)) == [SkippedPath("Data", "not a payload root", "foreign")]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bayou
-from bayou.worktree.scan import Found, scan
+from bayou.worktree.scan import ScannedFile, scan
 from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 
@@ -75,7 +75,7 @@ def test_a_killed_write_is_whole_or_never_was(tmp_path: Path, root: Path, moment
         assert file.read() == (b"new" * 200_000 if moment == "renamed" else b"old")
     left = [name for name in os.listdir(root / "data/t/m/n/1") if name != "raw"]
     assert len(left) == (1 if moment in ("half written", "written") else 0)
-    assert [item.path for item in scan(root) if isinstance(item, Found)] == [PATH]
+    assert [item.path for item in scan(root) if isinstance(item, ScannedFile)] == [PATH]
     assert len(list(scan(root))) == 1
     tree.write(PATH, b"the next one")
     with tree.open(PATH) as file:
@@ -138,7 +138,7 @@ def test_a_put_and_a_delete_of_one_name_never_trip_over_each_other(root: Path) -
     ]
     assert [process.wait(timeout=60) for process in both] == [0, 0]
     for item in scan(root):
-        assert isinstance(item, Found)
+        assert isinstance(item, ScannedFile)
         assert item.stat.size == 10_000
     Worktree(root, RecordingJournal()).delete_many(["data/t/m/n/1/raw", "data/t/m/n/1/metadata.yaml"])
     assert os.listdir(root / "data") == []

@@ -10,7 +10,7 @@ import pytest
 
 from bayou.core.errors import PathRefused
 from bayou.worktree.hashing import read_content
-from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.scan import ScannedFile, SkippedPath, scan
 from bayou.worktree.staging import StagingArea
 from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
@@ -164,15 +164,18 @@ def test_a_walk_names_links_and_does_not_follow_them(tree: Worktree, root: Path,
     (root / "data/loop").symlink_to(root / "data")
     (root / "logs").symlink_to(outside)
     found = list(scan(root))
-    assert sorted(item.path for item in found if not isinstance(item, Skipped)) == ["data/real"]
-    assert {item for item in found if isinstance(item, Skipped)} == {
-        *(Skipped(f"data/{name}", "a symbolic link", "refused") for name in ("file", "directory", "dangling", "loop")),
-        Skipped("logs", "a symbolic link in place of a payload root", "refused"),
+    assert sorted(item.path for item in found if not isinstance(item, SkippedPath)) == ["data/real"]
+    assert {item for item in found if isinstance(item, SkippedPath)} == {
+        *(
+            SkippedPath(f"data/{name}", "a symbolic link", "refused")
+            for name in ("file", "directory", "dangling", "loop")
+        ),
+        SkippedPath("logs", "a symbolic link in place of a payload root", "refused"),
     }
     for under in ("data/directory", "data/file", "logs"):
-        assert [(item.path, type(item)) for item in scan(root, under)] == [(under, Skipped)]
+        assert [(item.path, type(item)) for item in scan(root, under)] == [(under, SkippedPath)]
     (skipped,) = scan(root, "data/directory/secret")
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, SkippedPath)
     assert skipped.kind == "refused"
 
 
@@ -187,5 +190,5 @@ def test_a_directory_that_becomes_a_link_during_a_walk_is_not_followed(
     os.rename(root / "data/a", root / "moved")
     (root / "data/a").symlink_to(outside)
     seen += walk
-    assert {item.path for item in seen if isinstance(item, Found)} == {"data/0"}
-    assert {item.path for item in seen if isinstance(item, Skipped)} == {"data/a"}
+    assert {item.path for item in seen if isinstance(item, ScannedFile)} == {"data/0"}
+    assert {item.path for item in seen if isinstance(item, SkippedPath)} == {"data/a"}

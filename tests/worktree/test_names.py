@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bayou.core import paths
 from bayou.core.errors import PathRefused
 from bayou.worktree.hashing import FileStat
-from bayou.worktree.scan import _PLAIN_LENGTH, Found, _plain, scan
+from bayou.worktree.scan import _PLAIN_LENGTH, ScannedFile, _plain, scan
 from bayou.worktree.staging import StagingArea
 from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
@@ -31,7 +31,7 @@ def test_an_accepted_path_stays_inside_and_comes_back_as_it_was(path: str) -> No
         assert [item.relative_to(place).parts[0] for item in Path(place).rglob("*") if item.is_file()] == ["tree"]
         assert tree.local_path(path).resolve() == root.resolve().joinpath(*path.split("/"))
         (item,) = scan(root)
-        assert item == Found(path, FileStat.of(os.stat(root / path)))
+        assert item == ScannedFile(path, FileStat.of(os.stat(root / path)))
         tree.delete(path)
         assert list(scan(root)) == []
 

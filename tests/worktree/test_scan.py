@@ -13,7 +13,7 @@ import pytest
 from bayou.core import paths
 from bayou.core.errors import PathRefused, TreeError
 from bayou.worktree.hashing import FileStat, read_content
-from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.scan import ScannedFile, SkippedPath, scan
 from bayou.worktree.tree import Worktree
 from tests.worktree.commoner import Commoner
 
@@ -27,11 +27,11 @@ def put(root: Path, *names: str) -> None:
 
 
 def found(root: Path, under: str | None = None) -> set[str]:
-    return {item.path for item in scan(root, under) if isinstance(item, Found)}
+    return {item.path for item in scan(root, under) if isinstance(item, ScannedFile)}
 
 
 def skipped(root: Path, under: str | None = None) -> dict[str, str]:
-    return {item.path: item.kind for item in scan(root, under) if isinstance(item, Skipped)}
+    return {item.path: item.kind for item in scan(root, under) if isinstance(item, SkippedPath)}
 
 
 def test_files_at_every_depth_below_every_root_are_found(root: Path) -> None:
@@ -46,7 +46,7 @@ def test_files_at_every_depth_below_every_root_are_found(root: Path) -> None:
 def test_files_that_are_as_known_are_passed_over_and_ticked_off(root: Path, under: str | None) -> None:
     put(root, "data/a", "data/b", "data/c", "data/new", "files/x")
     known: dict[str, Any] = {
-        one.path: tuple(one.stat) for one in scan(root) if isinstance(one, Found) and one.path != "data/new"
+        one.path: tuple(one.stat) for one in scan(root) if isinstance(one, ScannedFile) and one.path != "data/new"
     }
     known["data/gone"] = known["data/a"]
     put(root, "data/a")  # the same bytes, written again
@@ -80,7 +80,7 @@ def test_unusual_but_safe_names_are_found(root: Path) -> None:
 
 def test_a_found_file_has_its_stat(root: Path) -> None:
     put(root, "data/a")
-    assert list(scan(root)) == [Found("data/a", FileStat.of(os.stat(root / "data/a")))]
+    assert list(scan(root)) == [ScannedFile("data/a", FileStat.of(os.stat(root / "data/a")))]
 
 
 def test_what_other_systems_leave_is_named_and_not_payload(root: Path) -> None:
@@ -129,7 +129,7 @@ def test_names_that_have_no_safe_place_are_refused_with_the_reason(root: Path) -
     put(root, "data/good", "data/a\\b", "data/line\nbreak", f"data/{decomposed}", "data/~x", "data/~dir/x")
     with open(os.fsencode(root / "data") + b"/" + BYTES_THAT_ARE_NO_TEXT, "wb"):
         pass
-    reasons = {item.path: item.reason for item in scan(root) if isinstance(item, Skipped)}
+    reasons = {item.path: item.reason for item in scan(root) if isinstance(item, SkippedPath)}
     assert reasons == {
         "data/a\\b": "a backslash",
         "data/line\\nbreak": "a control character",
@@ -156,7 +156,7 @@ def test_special_files_are_refused_and_not_opened(root: Path) -> None:
     put(root, "data/good")
     os.mkfifo(root / "data/fifo")
     os.mknod(root / "data/socket", stat.S_IFSOCK | 0o600)
-    reasons = {item.path: (item.reason, item.kind) for item in scan(root) if isinstance(item, Skipped)}
+    reasons = {item.path: (item.reason, item.kind) for item in scan(root) if isinstance(item, SkippedPath)}
     assert reasons == {"data/fifo": ("a FIFO", "refused"), "data/socket": ("a socket", "refused")}
     for path in reasons:
         with pytest.raises((PathRefused, TreeError)):
@@ -178,8 +178,8 @@ def test_what_may_not_be_read_is_named_and_the_rest_found(commoner: Commoner) ->
         (root / "data/closed").chmod(0)
         (root / "data/file").chmod(0)
         assert found(root) == {"data/good", "data/file"}
-        assert list(scan(root, "data/closed")) == [Skipped("data/closed", "Permission denied", "unreadable")]
-        assert list(scan(root, "data/closed/x")) == [Skipped("data/closed/x", "Permission denied", "unreadable")]
+        assert list(scan(root, "data/closed")) == [SkippedPath("data/closed", "Permission denied", "unreadable")]
+        assert list(scan(root, "data/closed/x")) == [SkippedPath("data/closed/x", "Permission denied", "unreadable")]
         assert skipped(root) == {"data/closed": "unreadable"}
         with pytest.raises(TreeError, match="Permission denied"):
             read_content(root / "data/file")

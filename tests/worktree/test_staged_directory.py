@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import ContentChanged, PathRefused, StateError, TreeError
-from bayou.worktree.scan import Found, scan
+from bayou.worktree.scan import ScannedFile, scan
 from bayou.worktree.tree import Worktree
 from tests.worktree.journals import RecordingJournal
 
@@ -168,7 +168,7 @@ def test_a_kept_directory_is_passed_over_by_scans(tree: Worktree) -> None:
         assert list(scan(tree.root)) == []
         assert sorted(tree.names(ITEM)) == [assembly.temporary]
     tree.write(f"{ITEM}/1/raw", b"")
-    assert [found.path for found in scan(tree.root) if isinstance(found, Found)] == [f"{ITEM}/1/raw"]
+    assert [found.path for found in scan(tree.root) if isinstance(found, ScannedFile)] == [f"{ITEM}/1/raw"]
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bayou.data.engine import CatalogEngine, Choice
     from bayou.data.records import Records
     from bayou.data.spool import SpooledInput
-    from bayou.data.staging import Saved
+    from bayou.data.staging import SaveResult
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
@@ -74,8 +74,7 @@ def write(
         try:
             with write_session(
                 repo,
-                models=models,
-                store_wide=store_wide,
+                models=None if store_wide else models,
                 progress=progress,
                 on_wait=common.output.notify,
                 allow_mass_delete=deletes,
@@ -158,7 +157,7 @@ def write_input(
     common: Common,
     repo: Repo,
     spooled: SpooledInput,
-    render: Callable[[Saved], Rendered],
+    render: Callable[[SaveResult], Rendered],
     render_kept: Callable[[SpooledInput], Rendered],
 ) -> int:
     """Use a spooled input in a write session of its model (V22), and print what came of it.
@@ -176,7 +175,7 @@ def write_input(
     appends = spooled.record.command == "append"
     alone = not appends and repo.config.datastore.url is not None
 
-    def use(session: Session) -> Saved:
+    def use(session: Session) -> SaveResult:
         begun.append(session)
         if repo.offline and appends:  # earlier appends first, although the store's version is not known
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 
 import click
+
+from bayou.core.text import similar_names
 
 _MOST = 3
 
@@ -52,7 +53,7 @@ def suggest(context: click.Context, word: str) -> str | None:
     group = context.command
     assert isinstance(group, click.Group)
     here = context.command_path
-    near = get_close_matches(word, group.list_commands(context), _MOST)
+    near = similar_names(word, group.list_commands(context), _MOST)
     if near:
         return _question([f"{here} {name}" for name in near])
     root = context.find_root()
@@ -64,7 +65,7 @@ def suggest(context: click.Context, word: str) -> str | None:
         own = [line for line in _HABITS[word] if f"{root.info_name} {line}".startswith(f"{here} ")]
         found = [f"{root.info_name} {line}" for line in own or _HABITS[word]]
     if not found:
-        similar = set(get_close_matches(word, set(everywhere.values()), _MOST, 0.75))
+        similar = set(similar_names(word, set(everywhere.values()), _MOST, 0.75))
         found = [path for path, name in everywhere.items() if name in similar]
     return _question(found[:_MOST]) if found else None
 

@@ -78,7 +78,7 @@ def parse_config(text: str, source: str, environ: Mapping[str, str] | None = Non
     try:
         top = _Table(source, "", tomllib.loads(text))
     except (ValueError, RecursionError) as error:  # also for huge numbers and deep nesting
-        raise ConfigInvalid(f"{source} is not valid TOML: {error}", hint="mend the line that it names") from None
+        raise ConfigInvalid(f"{source} is not valid TOML: {error}", hint="correct the line that it names") from None
     repo_id = top.text("repo_id")
     if repo_id is None or not _UUID.fullmatch(repo_id):
         raise ConfigInvalid(f"{source}: repo_id must be a UUID", hint="bring the line back as it was first committed")
@@ -87,7 +87,7 @@ def parse_config(text: str, source: str, environ: Mapping[str, str] | None = Non
 
 
 def offline_requested(environ: Mapping[str, str] | None = None) -> bool:
-    """Say whether BAYOU_OFFLINE is set: then no command contacts the store."""
+    """Return whether BAYOU_OFFLINE is set: then no command contacts the store."""
     return is_set("BAYOU_OFFLINE", environ)
 
 
@@ -104,7 +104,7 @@ def read_text(file: Path) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigInvalid(f"{file} is not UTF-8 (at line {line})", hint="mend the line that it names") from None
+        raise ConfigInvalid(f"{file} is not UTF-8 (at line {line})", hint="correct the line that it names") from None
 
 
 def _datastore(table: _Table) -> DatastoreConfig:

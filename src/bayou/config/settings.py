@@ -140,7 +140,7 @@ def with_target(datastore: DatastoreConfig, target: str) -> DatastoreConfig:
 
 
 def is_credential(name: str) -> bool:
-    """Say whether the name of a setting looks like that of a secret."""
+    """Return whether the name of a setting looks like that of a secret."""
     from bayou.objectstore.url import is_secret  # noqa: PLC0415
 
     return is_secret(name)

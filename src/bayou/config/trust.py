@@ -94,12 +94,12 @@ def trust_error(missing: Sequence[Need]) -> TrustNeeded:
 
 
 def trusts_all(environ: Mapping[str, str] | None = None) -> bool:
-    """Say whether BAYOU_TRUST allows everything for this process."""
+    """Return whether BAYOU_TRUST allows everything for this process."""
     return is_set(VARIABLE, environ)
 
 
 def is_set(variable: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Say whether a variable is yes; empty or unset is no. Raise `ConfigInvalid` if it is neither yes nor no."""
+    """Return whether a variable is yes; empty or unset is no. Raise `ConfigInvalid` if it is neither yes nor no."""
     value = (os.environ if environ is None else environ).get(variable, "").strip().lower()
     if value not in _YES + _NO:
         raise ConfigInvalid(f"{variable} is neither yes nor no: {value!r}", hint="use 1 or 0")
@@ -193,7 +193,7 @@ def extension_needs(root: Path) -> tuple[Need, ...]:
 
 
 def is_plain_directory(root: Path, path: str) -> bool:
-    """Say whether a path of a repo, and each directory above it, is a directory and not a link."""
+    """Return whether a path of a repo, and each directory above it, is a directory and not a link."""
     parts = path.split("/")
     return all(_is_directory(root / "/".join(parts[: length + 1])) for length in range(len(parts)))
 
@@ -271,7 +271,7 @@ def _is_store_or_empty(target: Path) -> bool:
 
 
 def _is_local_master(master: str) -> bool:
-    """Say whether Spark runs inside the server that Bayou starts on this machine; `local-cluster` does not."""
+    """Return whether Spark runs inside the server that Bayou starts on this machine; `local-cluster` does not."""
     import re  # noqa: PLC0415
 
     return re.fullmatch(r"local(\[[0-9*, ]+\])?", master) is not None

@@ -1,4 +1,4 @@
-"""What this process does at this moment, for the person who waits for it.
+"""The current activity of this process, for the person who waits for it.
 
 Code deep below a command (a thread that sends a part of a file, a request that is tried again, a wait for a lease)
 tells it here, without a `Progress` passed down to it: a process has one terminal. The command line installs the one
@@ -16,8 +16,8 @@ from bayou.core.progress import NoProgress, Progress
 
 R = TypeVar("R")
 
-Moved = Callable[[int], None]
-"""Told of bytes of a file as they arrive, by the thread that moves them; a negative number takes some back."""
+OnBytes = Callable[[int], None]
+"""Called with the number of bytes moved, by the thread that transfers them; a negative number takes some back."""
 
 
 class Watcher(Progress, Protocol):
@@ -118,7 +118,7 @@ def seen(files: int) -> None:
 
 
 def remark(text: str) -> None:
-    """Say what holds the work up, such as a request that is tried again."""
+    """Show a sentence about a delay, such as a request that is retried."""
     if _watchers:
         _watchers[-1].remark(text)
 

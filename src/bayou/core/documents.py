@@ -57,7 +57,7 @@ class Unreadable(ValueError):
     def __init__(self, problem: str, line: int | None = None, hint: str | None = None) -> None:
         super().__init__(problem)
         self.line = line
-        self.hint = hint or ("save it as YAML, in UTF-8" if line is None else "mend the line that it names")
+        self.hint = hint or ("save it as YAML, in UTF-8" if line is None else "correct the line that it names")
 
 
 class Unusable(Unreadable):

@@ -474,7 +474,7 @@ class LeaseCorrupt(LeaseError):
 
 
 class NotPushed(BayouError):
-    """What a session wrote, or was given, is durable on this machine; the next write or sync pushes it (V22).
+    """The work or the input of a session is durable on this machine; the next write or sync pushes it (V22).
 
     `cause` is why the store does not have it. A program that repeats the work does it twice.
     """

@@ -1,4 +1,4 @@
-"""What the command of this process has kept so far, and the command that continues from there.
+"""A record of what an interrupted command has kept, and of the command that continues from there.
 
 The command line names the command; the code below it updates the rest as it goes, at the moment at which it becomes
 true. When a signal or a deadline ends the command, the error's hint is made of it, by any thread. Bayou as a library
@@ -44,13 +44,13 @@ _lock = threading.Lock()
 
 
 def begin(go_on: str | None = None) -> None:
-    """Forget everything: a command begins, and typing it again is how to go on until something else is said."""
+    """Start a new record for a command; until `now` names another, the same command continues the work."""
     global _kept  # noqa: PLW0603  (the record of this process's one command)
     _kept = Kept(go_on=go_on)
 
 
 def now(what: str | None = None, *, nothing: str | None = None, go_on: str | None = None) -> None:
-    """Say what is true from now on; `go_on` only if it is no longer the command itself that continues."""
+    """Set what is kept from now on; and with `go_on` the command that continues, if it is no longer the same one."""
     with _lock:
         _kept.what, _kept.nothing = what, nothing
         _kept.go_on = go_on or _kept.go_on

@@ -67,11 +67,16 @@ def _json_escaped(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
+def similar_names(name: str, known: Iterable[str], most: int, cutoff: float = 0.6) -> list[str]:
+    """Return the known names that are similar to a wrong one, the most similar first; `cutoff` 1 means equal."""
+    from difflib import get_close_matches  # noqa: PLC0415  (only where a name is wrong)
+
+    return get_close_matches(name, list(known), most, cutoff)
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to a wrong one, or None if none is similar."""
-    import difflib  # noqa: PLC0415  (only where a name is wrong)
-
-    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
+    return next(iter(similar_names(name, known, 1)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -181,7 +181,7 @@ class _Steps:
                 staged.discard()
 
     def possible(self) -> bool:
-        """Say whether every version is staged or published: if one is lost, no other step must be done either."""
+        """Return whether every version is staged or published: if one is lost, no other step must be done either."""
         tree = self._context.tree
         return all(
             tree.resume_directory(placement.parent, placement.temporary) is not None
@@ -254,7 +254,7 @@ def _directory_mtime(repo: Repo) -> int | None:
 
 
 def _datastore(repo: Repo) -> list[str | None]:
-    """Return what tells a repo's datastores apart; it does not change when the repo is moved."""
+    """Return an identifier of a repo's datastore, which does not change when the repo is moved."""
     config = repo.config.datastore
     return [config.url, config.path, config.namespace]
 

@@ -19,8 +19,8 @@ DIRECTORY_TYPE = "inode/directory"
 Content = bytes | BinaryIO | Iterable[bytes]
 
 
-class Measured(Struct, frozen=True):
-    """What a copy found out about content. `head` is the beginning of the content, or all of it."""
+class ContentInfo(Struct, frozen=True):
+    """Size, hash and type of content, found while it was copied. `head` is its beginning, or all of it."""
 
     size: int
     sha256: str
@@ -46,7 +46,7 @@ def chunks(content: Content) -> Iterator[bytes]:
         yield from content
 
 
-def copy_measured(content: Content, target: BinaryIO | None = None) -> Measured:
+def copy_measured(content: Content, target: BinaryIO | None = None) -> ContentInfo:
     """Copy content to `target`, if it is given, and return its size, hash and first bytes."""
     import hashlib  # noqa: PLC0415  (a list reads no content)
 
@@ -58,7 +58,7 @@ def copy_measured(content: Content, target: BinaryIO | None = None) -> Measured:
             head += chunk[: _HEAD - len(head)]
         if target is not None:
             target.write(chunk)
-    return Measured(size, digest.hexdigest(), bytes(head))
+    return ContentInfo(size, digest.hexdigest(), bytes(head))
 
 
 _MORE_TYPES = {
@@ -97,7 +97,7 @@ _MAGIC = (
     (b"\x1f\x8b", "application/gzip"),
     (b"(\xb5/\xfd", "application/zstd"),
 )
-"""What binary content of a type begins with."""
+"""The first bytes of binary content, by its type."""
 
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 """The types of Python's encodings."""
@@ -138,7 +138,7 @@ def _type_by_magic(head: bytes) -> str:
 
 
 def _is_json(text: str, *, whole: bool) -> bool:
-    """Say whether a text is JSON or, if it is not the whole content, begins like JSON."""
+    """Return whether a text is JSON or, if it is not the whole content, begins like JSON."""
     if not text.lstrip().startswith(("{", "[")):
         return False
     try:

@@ -1,4 +1,4 @@
-"""`DataContext`: what every repository of records works with, one open datastore and its catalog."""
+"""`DataContext`: one open datastore and its catalog, which every repository of records gets."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _fast(text: str) -> dict[str, Any] | None:
 
 
 def _may_be_hostile(text: str) -> bool:
-    """Say whether a text may have what `check_value` refuses. Hot: checking the text is cheaper than its values."""
+    """Return whether a text may have what `check_value` refuses. Hot: checking the text is cheaper than its values."""
     return (
         text.count("[") + text.count("{") >= limits.DEPTH
         or text.count(",") > limits.VALUES // 2

@@ -22,11 +22,11 @@ from bayou.data.metadata import Metadata
 from bayou.worktree.staged_directory import StagedDirectory
 
 
-def delete(context: DataContext, doomed: Mapping[VersionPath, Collection[int] | None]) -> int:
+def delete(context: DataContext, numbers_by_item: Mapping[VersionPath, Collection[int] | None]) -> int:
     """Delete versions of items together, inside `exclusive_change`; return how many. None means all versions."""
     context.catalog.refresh()
     sets, count = [], 0
-    for item, numbers in doomed.items():
+    for item, numbers in numbers_by_item.items():
         versions = Versions.of(context, item)
         going = [number for number in versions.live if numbers is None or number in numbers]
         if going:
@@ -40,10 +40,10 @@ def delete(context: DataContext, doomed: Mapping[VersionPath, Collection[int] | 
     return count
 
 
-def deletion(context: DataContext, versions: Versions, doomed: Iterable[int], tombstone: Metadata | None) -> ChangeSet:
+def deletion(context: DataContext, versions: Versions, numbers: Iterable[int], tombstone: Metadata | None) -> ChangeSet:
     """Return the change set that deletes versions of an item, and leaves a tombstone in place of one of them."""
     deletes: list[str] = []
-    for number in sorted(doomed):
+    for number in sorted(numbers):
         location = replace(versions.item, version=number)
         known = versions.found[number]
         files = {location.metadata, *_other_files(context, location)}

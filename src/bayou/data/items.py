@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bayou.data.manifest import Manifest
     from bayou.data.metadata import NewVersion, Options
     from bayou.data.spool import SpooledInput
-    from bayou.data.staging import Allocation, Saved, Stage
+    from bayou.data.staging import Allocation, SaveResult, Stage
 
 __all__ = ["DataRepository", "Item"]
 
@@ -85,7 +85,7 @@ class DataRepository:
         always: bool = True,
         alone: bool = False,
         **options: Unpack[Options],
-    ) -> Saved:
+    ) -> SaveResult:
         """Save all files below a directory as one version; without `always`, only if the latest one is not equal.
 
         `alone`: the store was not asked what the latest one is. `NameRefused` names a file that cannot be saved: a
@@ -118,14 +118,14 @@ class DataRepository:
         with exclusive_change(self._context):
             return append(self._context, model, name, content, version)
 
-    def use_input(self, spooled: SpooledInput, *, alone: bool = False) -> Saved:
+    def use_input(self, spooled: SpooledInput, *, alone: bool = False) -> SaveResult:
         """Make a spooled input a version, or append it, as its record says; the input is used up (V22).
 
         The version has the time at which the input was given. If this raises, the input stays. Unless the record says
         `always`, an input that equals the latest version makes no new one; `alone` as for `save_directory`.
         """
         from bayou.data.metadata import NewVersion  # noqa: PLC0415
-        from bayou.data.staging import Saved, append, equal_latest, prepare, save_input  # noqa: PLC0415
+        from bayou.data.staging import SaveResult, append, equal_latest, prepare, save_input  # noqa: PLC0415
 
         record, model = spooled.record, spooled.record.ref
         if record.command == "put":
@@ -134,12 +134,12 @@ class DataRepository:
             latest = None if record.always else equal_latest(self._context, version, spooled.measured, alone=alone)
             if latest is not None:
                 spooled.drop()
-                return Saved(latest, unchanged=True)
-            return Saved(save_input(self._context, version, spooled))
+                return SaveResult(latest, unchanged=True)
+            return SaveResult(save_input(self._context, version, spooled))
         check_item(model, record.name)
         prepare(self._context, model, record.name, None)
         with exclusive_change(self._context), spooled.open() as content:
-            return Saved(append(self._context, model, record.name, content, None, spooled))
+            return SaveResult(append(self._context, model, record.name, content, None, spooled))
 
     def allocate(self, model: ModelRef, name: str, **options: Unpack[Options]) -> Allocation:
         """Return the allocation of a version whose content a program writes by itself."""
@@ -179,11 +179,11 @@ class DataRepository:
         """Delete versions of any items together; return how many of them still existed."""
         from bayou.data.edit import delete  # noqa: PLC0415
 
-        doomed: dict[VersionPath, set[int]] = {}
+        numbers: dict[VersionPath, set[int]] = {}
         for row in rows:
-            doomed.setdefault(VersionPath(row.type, row.model_id, row.name, 0), set()).add(row.version)
+            numbers.setdefault(VersionPath(row.type, row.model_id, row.name, 0), set()).add(row.version)
         with exclusive_change(self._context):
-            return delete(self._context, doomed)
+            return delete(self._context, numbers)
 
     def rename(self, model: ModelRef, old: str, new: str) -> Metadata:
         """Rename an item with all its versions; the old name forwards readers to the new one.

@@ -96,7 +96,7 @@ def version_path(path: str) -> VersionPath | None:
 
 
 def is_metadata_path(path: str) -> bool:
-    """Say whether a path is that of a version's `metadata.yaml`, even if its number is too high."""
+    """Return whether a path is that of a version's `metadata.yaml`, even if its number is too high."""
     return path.endswith(f"/{METADATA}") and _VERSION_PATH.fullmatch(path) is not None
 
 
@@ -138,7 +138,7 @@ def evaluated_workflow_path(workflow_id: str, run_id: str | None) -> str:
 
 
 class Owner(Struct, frozen=True):
-    """Who made a version: a model, in a repo, and the output and the workflow step, if it had any."""
+    """The maker of a version: a model, in a repo, and the output and the workflow step, if it had any."""
 
     model: str
     model_id: str

@@ -22,12 +22,12 @@ from bayou.core import limits, paths
 from bayou.core.errors import ContentDamaged, NameRefused, RecordDamaged, UsageError
 from bayou.core.ids import ulid
 from bayou.core.structs import Malformed, check_object, convert, parse, require_field
-from bayou.data.content import Measured, copy_measured
+from bayou.data.content import ContentInfo, copy_measured
 from bayou.data.context import DataContext
 from bayou.data.items import Item, fetch_content
 from bayou.data.layout import MANIFEST, part_name
 from bayou.data.metadata import NewVersion
-from bayou.data.staging import Saved, equal_latest, publish_version
+from bayou.data.staging import SaveResult, equal_latest, publish_version
 from bayou.repo import LOCAL, Repo
 from bayou.worktree.staged_directory import StagedDirectory
 
@@ -68,7 +68,7 @@ class SourceFiles(Struct, frozen=True):
     empty: int
 
 
-def save_directory(context: DataContext, version: NewVersion, source: Path, *, always: bool, alone: bool) -> Saved:
+def save_directory(context: DataContext, version: NewVersion, source: Path, *, always: bool, alone: bool) -> SaveResult:
     """Save all files below a directory as one version: whole and durable when this returns, or nothing.
 
     Without `always`, a version that would equal the latest one is not saved; `alone` as for `equal_latest`.
@@ -80,11 +80,11 @@ def save_directory(context: DataContext, version: NewVersion, source: Path, *, a
         data = manifest.to_bytes()
         directory.write(MANIFEST, data)
         described = copy_measured(data)
-        measured = Measured(manifest.size, described.sha256, b"", len(files))
+        measured = ContentInfo(manifest.size, described.sha256, b"", len(files))
         latest = None if always else equal_latest(context, version, measured, alone=alone)
         if latest is not None:
-            return Saved(latest, unchanged=True, empty=found.empty)
-        return Saved(publish_version(context, version, directory, measured), empty=found.empty)
+            return SaveResult(latest, unchanged=True, empty=found.empty)
+        return SaveResult(publish_version(context, version, directory, measured), empty=found.empty)
 
 
 def source_files(source: Path, repo: Repo) -> SourceFiles:

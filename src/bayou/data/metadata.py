@@ -22,7 +22,7 @@ from bayou.core import limits
 from bayou.core.documents import read_at_most
 from bayou.core.errors import RecordDamaged, RetentionInvalid
 from bayou.data import document
-from bayou.data.content import Measured
+from bayou.data.content import ContentInfo
 from bayou.data.layout import ModelRef, Owner, VersionPath, check_item, check_tags, max_bytes, version_number
 from bayou.worktree.tree import Worktree
 
@@ -244,7 +244,7 @@ class NewVersion(Struct, frozen=True):
             streaming=options.get("streaming", False),
         )
 
-    def metadata(self, number: int, item_id: str, content: Measured) -> Metadata:
+    def metadata(self, number: int, item_id: str, content: ContentInfo) -> Metadata:
         """Return the metadata of this version with a number."""
         return Metadata(
             id=item_id,
@@ -262,8 +262,8 @@ class NewVersion(Struct, frozen=True):
             files=content.files,
         )
 
-    def equals(self, latest: Metadata, content: Measured) -> bool:
-        """Say whether this version would be what the latest one is: equal bytes and metadata, both kept for good.
+    def equals(self, latest: Metadata, content: ContentInfo) -> bool:
+        """Return whether this version would be what the latest one is: equal bytes and metadata, both kept for good.
 
         A version with a lifetime, and streaming data, is always new: its time and its appends begin anew.
         """

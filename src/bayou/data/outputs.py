@@ -159,7 +159,7 @@ class EvaluatedRepository:
         self._context.tree.write(deleted_model_path(model.type, model.id), document.dump(fields))
 
     def was_deleted(self, kind: str, model_id: str) -> bool:
-        """Say whether a record exists that a model was deleted."""
+        """Return whether a record exists that a model was deleted."""
         return self._context.tree.exists(deleted_model_path(kind, model_id))
 
     def _load(self, path: str, what: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from bayou.data.context import DataContext
 from bayou.data.layout import check_id, check_tags, run_path
 
 LATEST = "latest"
-"""What a user types for the newest run or output."""
+"""The word that a user types instead of the id of the newest run or output."""
 
 SHOWN = 10
 """An error lists so many ids that begin alike."""
@@ -39,7 +39,7 @@ class Attempt(Struct, frozen=True):
 
 
 class StepRecord(Struct, frozen=True):
-    """What one step did: which method of which model, and which versions that saved.
+    """The record of one step: the method and model that ran, and the versions that it saved.
 
     All that is the step's last attempt; `attempts` are those before it, of this run and of what it resumed.
     """
@@ -56,7 +56,7 @@ class StepRecord(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """What one job of a run did."""
+    """The record of one job of a run."""
 
     name: str
     status: str

@@ -28,7 +28,7 @@ from bayou.core.errors import BayouError, StateError
 from bayou.core.file_lock import lock_descriptor
 from bayou.core.ids import is_ulid, ulid
 from bayou.core.structs import Count, Malformed, Time, convert, dump_json, parse
-from bayou.data.content import Content, Measured, copy_measured
+from bayou.data.content import Content, ContentInfo, copy_measured
 from bayou.data.layout import ModelRef
 from bayou.data.metadata import Options
 from bayou.repo import Repo
@@ -90,8 +90,8 @@ class SpooledInput:
         return spool_directory(self._repo) / f"{self.id}{_RAW}"
 
     @property
-    def measured(self) -> Measured:
-        return Measured(self.record.size, self.record.sha256, b"")
+    def measured(self) -> ContentInfo:
+        return ContentInfo(self.record.size, self.record.sha256, b"")
 
     @property
     def waits(self) -> bool:

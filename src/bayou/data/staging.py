@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from bayou.core.errors import BayouError, ContentChanged, ContentDamaged, DataNotFound, NotStreaming, UsageError
 from bayou.data.allocate import allocate_version, check_number, item_id, next_number, write_metadata
 from bayou.data.changes import ChangeSet, Placement, apply_changeset, exclusive_change
-from bayou.data.content import Content, Measured, chunks, copy_measured
+from bayou.data.content import Content, ContentInfo, chunks, copy_measured
 from bayou.data.context import DataContext
 from bayou.data.items import fetch, find_item
 from bayou.data.layout import RAW, ModelRef
@@ -38,7 +38,7 @@ def save(context: DataContext, version: NewVersion, content: Content) -> Metadat
         return publish_version(context, version, directory, measured)
 
 
-class Saved(Struct, frozen=True):
+class SaveResult(Struct, frozen=True):
     """A version that was saved, or (`unchanged`) the latest one, which equals what was to be saved.
 
     `empty` is the number of empty directories that a version of many files leaves out.
@@ -50,7 +50,7 @@ class Saved(Struct, frozen=True):
 
 
 def equal_latest(
-    context: DataContext, version: NewVersion, measured: Measured, *, alone: bool = False
+    context: DataContext, version: NewVersion, measured: ContentInfo, *, alone: bool = False
 ) -> Metadata | None:
     """Return the latest version of an item if a new one would equal it, else None.
 
@@ -69,7 +69,7 @@ def equal_latest(
 
 
 def publish_version(
-    context: DataContext, version: NewVersion, directory: StagedDirectory, measured: Measured
+    context: DataContext, version: NewVersion, directory: StagedDirectory, measured: ContentInfo
 ) -> Metadata:
     """Give a staged version its number, and update the catalog."""
     wanted = version.metadata(next_number(context, version.item), item_id(context, version.item), measured)
@@ -132,7 +132,7 @@ class Allocation:
 class _Staged(Struct, frozen=True):
     version: NewVersion
     directory: StagedDirectory
-    measured: Measured
+    measured: ContentInfo
 
 
 class Stage:
@@ -246,7 +246,7 @@ def append(
     return longer
 
 
-def _measure(directory: StagedDirectory) -> Measured:
+def _measure(directory: StagedDirectory) -> ContentInfo:
     """Measure content that a program has written by itself, and make it durable."""
     try:
         # Without O_NONBLOCK, opening a FIFO would wait for its writer.

@@ -1,4 +1,4 @@
-"""What every sync uses of data, in a module that imports little: a sync with nothing to do must start quickly.
+"""The functions of `data` that every sync calls. This module imports little, so that a no-op sync starts quickly.
 
 `finish_pending_changesets` finishes what killed processes began (`data.changes`), before a sync looks at the tree.
 `renumber` is the rule by which sync resolves two versions with one number (docs/design.md, section 11).

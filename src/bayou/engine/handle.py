@@ -19,10 +19,10 @@ class StoreHandle:
     which resolves credentials, is made only when the job is pickled; its text shows no credentials (V26).
     """
 
-    def __init__(self, store: Store, recipe: Callable[[], StoreSpec], deadline: Deadline | None = None) -> None:
+    def __init__(self, store: Store, spec: Callable[[], StoreSpec], deadline: Deadline | None = None) -> None:
         """`deadline` bounds each call of a worker as it bounds those of `store` here (V12)."""
         self._store = store
-        self._recipe = recipe
+        self._spec = spec
         self._deadline = deadline
 
     @property
@@ -32,20 +32,20 @@ class StoreHandle:
     def open(self) -> Store:
         return self._store
 
-    def recipe(self) -> StoreSpec:
+    def spec(self) -> StoreSpec:
         """Return the spec with which another process opens this store; raise errors of the credentials' provider."""
-        return self._recipe()
+        return self._spec()
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[StoreSpec, float | None]]:
         seconds = None if self._deadline is None else self._deadline.remaining()
-        return RemoteHandle, (self._recipe(), seconds)
+        return RemoteHandle, (self._spec(), seconds)
 
 
 class RemoteHandle(StoreHandle):
     """A store that is known by its specification alone: what a `StoreHandle` is in a worker."""
 
-    def __init__(self, recipe: StoreSpec, seconds: float | None = None) -> None:
-        self._known = recipe
+    def __init__(self, spec: StoreSpec, seconds: float | None = None) -> None:
+        self._known = spec
         self._seconds = seconds
 
     @property
@@ -55,20 +55,20 @@ class RemoteHandle(StoreHandle):
     def open(self) -> Store:
         return store_of(self._known, self._seconds)
 
-    def recipe(self) -> StoreSpec:
+    def spec(self) -> StoreSpec:
         return self._known
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[StoreSpec, float | None]]:
         return RemoteHandle, (self._known, self._seconds)
 
 
-def store_of(recipe: StoreSpec, seconds: float | None = None) -> Store:
+def store_of(spec: StoreSpec, seconds: float | None = None) -> Store:
     """Return this process's client of a store; `seconds` replaces the usual time limit of each call."""
-    store = _opened(pickle.dumps(recipe))
+    store = _opened(pickle.dumps(spec))
     return store if seconds is None else store.within_seconds(seconds)
 
 
 @lru_cache(maxsize=8)
-def _opened(recipe: bytes) -> Store:
-    found: StoreSpec = pickle.loads(recipe)
+def _opened(spec: bytes) -> Store:
+    found: StoreSpec = pickle.loads(spec)
     return found.open()

@@ -32,7 +32,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Needs(Struct, frozen=True):
-    """What the workers of a job must be able to reach; an executor proves it before the first part runs."""
+    """Stores and directories that a job's workers must reach; an executor checks that before the first part runs."""
 
     stores: Sequence[StoreHandle] = ()
     directories: Sequence[tuple[Path, str]] = field(default_factory=tuple)

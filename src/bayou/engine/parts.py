@@ -24,7 +24,7 @@ MOST_LEVELS = 500
 """Directories that the driver lists before the work starts, at most, so that dividing stays cheap."""
 
 REQUEST = 1 << 16
-"""What a request costs besides the bytes that it moves, in bytes: a small object takes as long as this many."""
+"""The cost of a request in bytes: the transfer of a small object takes as long as this many bytes more."""
 
 _PAGE = 1000
 
@@ -40,7 +40,7 @@ class Part(Struct, frozen=True):
     """The subdirectories of a divided directory; each of them is a part, or divided again."""
 
     def holds(self, path: str) -> bool:
-        """Whether a path belongs to this part: it lies in the directory, and in no split-off subdirectory."""
+        """Return whether a path belongs to this part: it lies in the directory, and in no split-off subdirectory."""
         start = 0 if self.directory is None else len(self.directory) + 1
         if self.directory is not None and not path.startswith(f"{self.directory}/"):
             return False
@@ -77,7 +77,7 @@ def objects(store: Store, part: Part) -> Iterator[Sequence[ObjectMeta]]:
     if part.deep:
         yield from store.list(under)
         return
-    level = store.level(under)
+    level = store.list_directory(under)
     if level is None:
         # The store could list one level a moment ago; now only the whole listing shows the objects directly in it.
         start = 0 if under is None else len(under) + 1
@@ -97,7 +97,7 @@ def groups(parts: Sequence[T], wanted: int) -> list[Sequence[T]]:
 
 def _directories(store: Store, part: Part) -> list[str] | None:
     """Return the directories that lie directly in a part; None if it cannot be divided."""
-    level = store.level(None if part.directory is None else keys.as_listed(part.directory))
+    level = store.list_directory(None if part.directory is None else keys.as_listed(part.directory))
     if level is None:
         return None
     found = [directory.removesuffix("/") for directory in level.directories]

@@ -63,16 +63,17 @@ class Choice(Struct, frozen=True):
 
 
 class Selector(Struct, frozen=True):
-    """Chooses between this process and Spark. `near` and `installed` are called only if the choice depends on them.
+    """Chooses between this process and Spark.
 
-    `near` returns whether a server runs, `installed` whether there is a Spark to start.
+    `server_runs` returns whether a server runs, `installed` whether there is a Spark to start; both are called only if
+    the choice depends on them.
     """
 
     requested: Request = "auto"
     cluster: bool = False
     override: int | None = None
     cores: int = 1
-    near: Callable[[], bool] = lambda: False
+    server_runs: Callable[[], bool] = lambda: False
     limited: bool = False
     """Whether the user limits the rate: the limit holds for this process, so the work stays here."""
     installed: Callable[[], bool] = lambda: True
@@ -88,11 +89,17 @@ class Selector(Struct, frozen=True):
             )
         cores = os.cpu_count() or 1
         return cls(
-            requested, cluster, config.sync.point_limit, cores, lambda: is_near(config.spark), limited, is_installed
+            requested,
+            cluster,
+            config.sync.point_limit,
+            cores,
+            lambda: is_server_running(config.spark),
+            limited,
+            is_installed,
         )
 
     @property
-    def must(self) -> bool:
+    def spark_required(self) -> bool:
         """Whether the user asked for Spark: then its failure fails the command."""
         return self.requested == "spark"
 
@@ -117,7 +124,7 @@ class Selector(Struct, frozen=True):
     def choose(self, files: int, size: int = 0) -> Choice:
         """Choose for work on this many entries or files, and bytes that a worker would transfer or read."""
         if self.requested != "auto":
-            return Choice(self.must, f"--engine {self.requested}")
+            return Choice(self.spark_required, f"--engine {self.requested}")
         if self.limited:
             return Choice(False, "a rate limit holds for this process only")
         if self.cluster and self.override is None and size > CLUSTER_BYTES:
@@ -133,21 +140,21 @@ class Selector(Struct, frozen=True):
         elif not self.installed():
             return Choice(False, "Spark is not installed")
         else:
-            near = self.near()
-            limit = LARGE if near else LARGE_COLD
-            rule = f"on this machine Spark, whose server {'runs' if near else 'has yet to start'}, pays from"
+            running = self.server_runs()
+            limit = LARGE if running else LARGE_COLD
+            rule = f"on this machine Spark, whose server {'runs' if running else 'has yet to start'}, pays from"
         return Choice(files > limit, f"{files:,} entries or files; {rule} {limit:,}")
 
 
 def is_cluster(config: SparkConfig) -> bool:
-    """Whether Spark's workers are other machines: a remote server, or a master that is not this machine."""
+    """Return whether Spark's workers are other machines: a remote server, or a master that is not this machine."""
     return config.remote is not None or (config.master is not None and not config.master.startswith("local"))
 
 
 class SparkEngine(Protocol):
     """The interface of Spark for the layers below it, passed to `install`. `bayou.spark.executor` implements it."""
 
-    def is_near(self, config: SparkConfig) -> bool:
+    def is_server_running(self, config: SparkConfig) -> bool:
         """Return whether a server runs already; take no time, start nothing, and import nothing of Spark."""
 
     def open(
@@ -162,8 +169,11 @@ class SparkEngine(Protocol):
 _installed: Callable[[], SparkEngine] | None = None
 
 
-def install(load: Callable[[], SparkEngine]) -> None:
-    """Register Spark in this process. The program's entry points call this; `load` imports Spark when it is needed."""
+def install(load: Callable[[], SparkEngine] | None) -> None:
+    """Register Spark in this process. The program's entry points call this; `load` imports Spark when it is needed.
+
+    None: this program works without Spark.
+    """
     global _installed  # noqa: PLW0603
     _installed = load
 
@@ -176,16 +186,16 @@ def spark_engine() -> SparkEngine:
 
 
 def is_installed() -> bool:
-    """Whether Spark's package seems to be installed: every sync asks, so only the name is looked up."""
+    """Return whether Spark's package seems to be installed: every sync asks, so only the name is looked up."""
     try:
         return find_spec("pyspark") is not None
     except ImportError:
         return False
 
 
-def is_near(config: SparkConfig) -> bool:
-    """Whether a Spark server seems to run; nothing is started."""
-    return _installed is not None and spark_engine().is_near(config)
+def is_server_running(config: SparkConfig) -> bool:
+    """Return whether a Spark server seems to run; nothing is started."""
+    return _installed is not None and spark_engine().is_server_running(config)
 
 
 class Engines(Struct, frozen=True):
@@ -236,7 +246,7 @@ class Engines(Struct, frozen=True):
                 with spark_engine().open(self.spark, needs, deadline=self.deadline, progress=self.progress) as executor:
                     return work(executor)
             except (SparkError, PackageMissing) as error:
-                if self.selector.must:
+                if self.selector.spark_required:
                     raise
                 self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
         return work(self.local(threads))
@@ -245,6 +255,6 @@ class Engines(Struct, frozen=True):
         """Return whether other processes can reach the stores of a job."""
         if not any(store.url.startswith("memory:") for store in needs.stores):
             return True
-        if self.selector.must:
+        if self.selector.spark_required:
             raise UsageError("Spark's workers do not see the memory of this process", hint="leave out --engine")
         return False

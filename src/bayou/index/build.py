@@ -22,7 +22,7 @@ Row = TypeVar("Row", Entry, Child)
 
 
 class ChunkParams(Struct, frozen=True):
-    """How large nodes get. The format has one shape; tests use others, to get many levels from few entries."""
+    """The sizes of nodes. The format has one set of them; tests use smaller ones, for many levels with few entries."""
 
     leaf_mod: int = 512
     leaf_max: int = 2048

@@ -32,7 +32,7 @@ OF_ANOTHER_SYSTEM = "a name that another system keeps for itself"
 """The reason for a key that is only counted, and not reported."""
 
 
-class Refused(Struct, frozen=True):
+class RefusedKey(Struct, frozen=True):
     """A key below a payload root that cannot be payload. The object stays where it is."""
 
     key: str
@@ -40,7 +40,7 @@ class Refused(Struct, frozen=True):
 
 
 def in_payload(key: str) -> bool | None:
-    """Whether a key is at or below a payload root, or tries to leave the store; None for Bayou's own objects.
+    """Return whether a key is at or below a payload root, or tries to leave the store; None for Bayou's own objects.
 
     Keys like `../x` and `/x` are reported as refused (V21): they are an attempt to escape, not another program's data.
     """
@@ -55,7 +55,7 @@ def nested_store(key: str) -> str | None:
 
 
 def proves_head(key: str) -> bool:
-    """Whether one of Bayou's own keys shows that the store has, or had, a head: a page of the log, or a pack (P9).
+    """Return whether a key of Bayou's own shows that the store has, or had, a head: a page of the log, or a pack (P9).
 
     Nodes do not: a discovery that was interrupted leaves them.
     """
@@ -142,7 +142,7 @@ def head_lost(store: ReadableStore, key: str) -> AlreadyExists | HeadLost:
 
 
 def _of_another_system(path: str) -> bool:
-    """Whether a safe path is refused only for a name that another system reserves."""
+    """Return whether a safe path is refused only for a name that another system reserves."""
     if paths.unsafe(path) is not None:
         return False
     reserved = [segment for segment in path.split("/") if paths.reserved_name(segment) is not None]

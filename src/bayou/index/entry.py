@@ -50,7 +50,7 @@ class Entry(Struct, frozen=True):
         return keys.payload(self.path, self.at or self.push)
 
     def same_content(self, other: Entry) -> bool:
-        """Whether two entries are of one push of the same bytes, wherever these are (P5)."""
+        """Return whether two entries are of one push of the same bytes, wherever these are (P5)."""
         return (self.push, self.size, self.sha256, self.modified) == (
             other.push,
             other.size,

@@ -35,7 +35,7 @@ from bayou.index.log import Kind, LogRow, Page, Tally, older_rows, rows_of, writ
 from bayou.index.node import REPAIR, Root, digest_of, is_name
 from bayou.index.node_store import ReadableStore, WritableStore
 from bayou.objectstore import keys
-from bayou.objectstore.transport import Create, Match, Stored
+from bayou.objectstore.transport import Create, Match, PutResult
 
 
 class Replica(Struct, frozen=True):
@@ -59,7 +59,7 @@ class Replica(Struct, frozen=True):
 FORMAT = 2
 PACKS = "packs"
 FEATURES = (PACKS,)
-"""What a head may require of a client that writes to its store; this client knows these, and new heads name them."""
+"""Features that a head may require of a client that writes to its store. This client has these; new heads name them."""
 PAGE_ROWS = 50
 """The head's log has less than twice as many rows, and at least this many once there were as many commits."""
 
@@ -92,7 +92,7 @@ class Head(SelectiveStruct, frozen=True):
     replica: Replica | None = None
     """The source of this store, if the store is a replica."""
     features: tuple[Label, ...] = FEATURES
-    """What a client must know to write to this store; a client that does not know one of them refuses (V10)."""
+    """Features that a client must have to write to this store; a client without one of them refuses (V10)."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Fields that a newer version of this format wrote; the next head preserves them."""
     format: int = FORMAT
@@ -178,12 +178,12 @@ def read_head(store: ReadableStore, if_none_match: str | None = None) -> HeadSee
     return HeadSeen(parse_head(bytes(fetched.data), store.url), fetched.meta.etag, fetched.meta.version)
 
 
-def create_head(store: WritableStore, head: Head) -> Stored:
+def create_head(store: WritableStore, head: Head) -> PutResult:
     """Store the first head; `AlreadyExists` if another client was faster."""
     return store.put(keys.HEAD, encode_head(head), condition=Create())
 
 
-def swap_head(store: WritableStore, head: Head, over: Match, page: Page | None) -> Stored:
+def swap_head(store: WritableStore, head: Head, over: Match, page: Page | None) -> PutResult:
     """Store the page that `advance` made, then replace the head if its version is exactly `over`.
 
     Otherwise raise `PreconditionFailed`: then no reader sees any change (V11).

@@ -29,7 +29,7 @@ class KeyRange(Struct, frozen=True):
         return path >= self.start and (self.end is None or path < self.end)
 
     def touches(self, child: Child) -> bool:
-        """Whether the node of a child can hold a path of this range."""
+        """Return whether the node of a child can hold a path of this range."""
         return child.last >= self.start and (self.end is None or child.first < self.end)
 
     def rows(self, leaf: Leaf) -> Iterable[Entry]:
@@ -72,7 +72,7 @@ class KeyRanges:
         return at >= 0 and self._spans[at].holds(path)
 
     def touches(self, child: Child) -> bool:
-        """Whether the node of a child can hold a path of these ranges."""
+        """Return whether the node of a child can hold a path of these ranges."""
         at = bisect_right(self._starts, child.last) - 1
         return at >= 0 and self._spans[at].touches(child)
 

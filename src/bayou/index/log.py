@@ -45,7 +45,7 @@ class Tally(Struct, frozen=True):
 
 
 Kind = Literal["push", "compact", "forget", "gc", "repair", "restore"]
-"""What a commit is for: `compact` moves bytes and changes no file; `gc` changes no entry at all."""
+"""The purpose of a commit: `compact` moves bytes and changes no file; `gc` changes no entry at all."""
 
 
 class LogRow(SelectiveStruct, frozen=True):

@@ -59,7 +59,7 @@ class BranchCursor:
         return self._branch(at[:-1]).rows[at[-1]] if at else self._root
 
     def is_last(self, at: Position) -> bool:
-        """Whether no node of its level comes after this one."""
+        """Return whether no node of its level comes after this one."""
         return all(at[depth] == len(self._branch(at[:depth]).rows) - 1 for depth in range(len(at)))
 
     def after(self, at: Position) -> Position:

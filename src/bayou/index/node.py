@@ -169,7 +169,7 @@ def name(digest: Digest, commit: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` is a node's name, so that its key can be no other object's."""
+    """Return whether `text` is a node's name, so that its key can be no other object's."""
     return keys.parse_node(keys.node(text)) == text
 
 

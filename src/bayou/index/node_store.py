@@ -23,7 +23,7 @@ from bayou.core.ids import ulid
 from bayou.index.node import REPAIR, Node, Ref, damaged, digest_of, name
 from bayou.objectstore import keys
 from bayou.objectstore.keys import Key
-from bayou.objectstore.transport import Condition, Fetched, ObjectMeta, Stored
+from bayou.objectstore.transport import Condition, GetResult, ObjectMeta, PutResult
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -37,12 +37,12 @@ READ_AHEAD = 16
 
 
 class ReadableStore(Protocol):
-    """What the index needs of a store that it reads; `bayou.objectstore.store.Store` implements it."""
+    """The methods of a store that the index reads by; `bayou.objectstore.store.Store` implements them."""
 
     @property
     def url(self) -> str: ...
 
-    def get(self, key: Key, *, if_none_match: str | None = None, most: int | None = None) -> Fetched | None: ...
+    def get(self, key: Key, *, if_none_match: str | None = None, most: int | None = None) -> GetResult | None: ...
 
     def head(self, key: Key) -> ObjectMeta: ...
 
@@ -52,9 +52,9 @@ class ReadableStore(Protocol):
 
 
 class WritableStore(ReadableStore, Protocol):
-    """What the index needs of a store that it also writes."""
+    """The methods of a store that the index also writes to."""
 
-    def put(self, key: Key, data: Buffer, *, condition: Condition | None = None) -> Stored: ...
+    def put(self, key: Key, data: Buffer, *, condition: Condition | None = None) -> PutResult: ...
 
 
 def encode(node: Node) -> bytes:

@@ -236,7 +236,7 @@ def _values(batch: RecordBatch, field: Field) -> list[Any]:
 
 
 def _fits(found: DataType, wanted: DataType) -> bool:
-    """Whether a column of the type `found` can hold exactly the values of the type `wanted`."""
+    """Return whether a column of the type `found` can hold exactly the values of the type `wanted`."""
     if DataType.is_null(found):
         return True
     if wanted == TEXT:

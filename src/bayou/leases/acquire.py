@@ -29,7 +29,7 @@ from bayou.core.errors import (
     TimedOut,
 )
 from bayou.core.ids import ulid
-from bayou.leases.objects import RENEW, Corrupt, Free, HeldLease, LeaseObjects, Seen
+from bayou.leases.objects import RENEW, CorruptLease, FreeLease, HeldLease, LeaseObjects, LeaseVersion
 from bayou.objectstore.transport import Match
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def timeout_s() -> float:
     return seconds
 
 
-def corrupt_lease(key: str, record: Corrupt) -> LeaseCorrupt:
+def corrupt_lease(key: str, record: CorruptLease) -> LeaseCorrupt:
     """Return the error for an object that is no lease, with the hint how to release it."""
     return LeaseCorrupt(
         f"the lease {key} is corrupt: {record.why}",
@@ -200,7 +200,7 @@ class Watch:
         self._version: Match | None = None
         self._since = 0.0
 
-    def stale_in(self, seen: Seen, held: HeldLease, sent_at: float) -> float:
+    def stale_in(self, seen: LeaseVersion, held: HeldLease, sent_at: float) -> float:
         """Return the seconds until this version is proved stale; not positive: it is stale.
 
         `sent_at` is when the request that showed the version was sent. The time counts from the end of the first
@@ -211,10 +211,10 @@ class Watch:
         return held.ttl_s - (sent_at - self._since)
 
 
-class Taken(Struct, frozen=True):
+class AcquiredLease(Struct, frozen=True):
     """A lease that this process acquired; `sent_at` is when the write was sent, so no other process saw it before."""
 
-    seen: Seen
+    seen: LeaseVersion
     held: HeldLease
     sent_at: float
 
@@ -235,7 +235,7 @@ class AcquireAttempt(Struct):
         return held
 
 
-def take(objects: LeaseObjects, attempt: AcquireAttempt, watch: Watch, clock: Clock) -> Taken | Obstacle:
+def take(objects: LeaseObjects, attempt: AcquireAttempt, watch: Watch, clock: Clock) -> AcquiredLease | Obstacle:
     """Try once to take a lease that is free, proved stale, or not renewed for longer than any TTL allows.
 
     A lease with a nonce of this attempt is an earlier write whose response was lost; it is written again, so that the
@@ -247,12 +247,12 @@ def take(objects: LeaseObjects, attempt: AcquireAttempt, watch: Watch, clock: Cl
     seen = objects.read(key)
     record: HeldLease | None = None
     match seen:
-        case Seen(Corrupt() as broken):
+        case LeaseVersion(CorruptLease() as broken):
             if not objects.past_longest_ttl(seen):
                 raise corrupt_lease(key, broken)
-        case Seen(HeldLease(nonce=nonce) as held) if nonce in attempt.nonces:
+        case LeaseVersion(HeldLease(nonce=nonce) as held) if nonce in attempt.nonces:
             record = held.renewal()
-        case Seen(HeldLease() as held):
+        case LeaseVersion(HeldLease() as held):
             stale_in = watch.stale_in(seen, held, sent_at)
             if stale_in > 0 and not objects.past_longest_ttl(seen):
                 return Obstacle(key, held, stale_in=stale_in)
@@ -263,10 +263,12 @@ def take(objects: LeaseObjects, attempt: AcquireAttempt, watch: Watch, clock: Cl
         return Obstacle(key)
     if clock() - sent_at > record.ttl_s * RENEW:
         return Obstacle(key, cause=TimedOut("the store answered too late"))
-    return Taken(taken, record, sent_at)
+    return AcquiredLease(taken, record, sent_at)
 
 
-def take_as_left(objects: LeaseObjects, attempt: AcquireAttempt, left: Match | None, clock: Clock) -> Taken | None:
+def take_as_left(
+    objects: LeaseObjects, attempt: AcquireAttempt, left: Match | None, clock: Clock
+) -> AcquiredLease | None:
     """Try to take a lease in the version in which this machine left it, free, without reading it first.
 
     `left` is None if this machine never had it: then the lease may not exist yet. None: another process has had the
@@ -274,24 +276,26 @@ def take_as_left(objects: LeaseObjects, attempt: AcquireAttempt, left: Match | N
     """
     record = attempt.next()
     sent_at = clock()
-    over = Seen(Free(record.nonce), left, 0) if left is not None else None
+    over = LeaseVersion(FreeLease(record.nonce), left, 0) if left is not None else None
     taken = objects.swap(attempt.wanted.key, record, over)
     if taken is None or clock() - sent_at > record.ttl_s * RENEW:
         return None
-    return Taken(taken, record, sent_at)
+    return AcquiredLease(taken, record, sent_at)
 
 
 def release_if_stale(
-    objects: LeaseObjects, key: str, seen: Seen, held: HeldLease, watch: Watch, sent_at: float
+    objects: LeaseObjects, key: str, seen: LeaseVersion, held: HeldLease, watch: Watch, sent_at: float
 ) -> Obstacle | None:
     """Free another process's lease if it is proved stale, and return None; else return the obstacle."""
     stale_in = watch.stale_in(seen, held, sent_at)
     if stale_in > 0 and not objects.past_longest_ttl(seen):
         return Obstacle(key, held, stale_in=stale_in)
-    return None if objects.swap(key, Free(held.nonce), seen) is not None else Obstacle(key)
+    return None if objects.swap(key, FreeLease(held.nonce), seen) is not None else Obstacle(key)
 
 
-def free(objects: LeaseObjects, key: str, nonces: Container[str], seen: Seen | None = None) -> Seen | None:
+def free(
+    objects: LeaseObjects, key: str, nonces: Container[str], seen: LeaseVersion | None = None
+) -> LeaseVersion | None:
     """Free a lease that has one of these nonces, by a swap (V13); return the free record, None if it was not freed.
 
     `seen` is the last known record, which saves a read. If a renewal arrives in between, the record is read again; once
@@ -299,9 +303,9 @@ def free(objects: LeaseObjects, key: str, nonces: Container[str], seen: Seen | N
     """
     for _ in range(_TRIES):
         seen = seen or objects.read(key)
-        if seen is None or isinstance(seen.record, Free) or seen.record.nonce not in nonces:
+        if seen is None or isinstance(seen.record, FreeLease) or seen.record.nonce not in nonces:
             return None
-        freed = objects.swap(key, Free(_plain(seen.record.nonce)), seen)
+        freed = objects.swap(key, FreeLease(_plain(seen.record.nonce)), seen)
         if freed is not None:
             return freed
         seen = None
@@ -319,8 +323,8 @@ def abandon_attempt(objects: LeaseObjects, attempt: AcquireAttempt) -> None:
     try:
         for _ in range(_TRIES):
             match objects.read(attempt.wanted.key):
-                case None | Seen(Free()) as seen:
-                    freed = objects.swap(attempt.wanted.key, Free(ulid()), seen)
+                case None | LeaseVersion(FreeLease()) as seen:
+                    freed = objects.swap(attempt.wanted.key, FreeLease(ulid()), seen)
                     if freed is not None:
                         return
                 case _ as seen:

@@ -18,8 +18,8 @@ from typing import Protocol, Self
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, ConfigInvalid, LeaseLost
-from bayou.leases.acquire import Clock, Taken, free
-from bayou.leases.objects import RENEW, HeldLease, LeaseObjects, Seen
+from bayou.leases.acquire import AcquiredLease, Clock, free
+from bayou.leases.objects import RENEW, HeldLease, LeaseObjects, LeaseVersion
 from bayou.objectstore.transport import Match
 
 VARIABLE = "BAYOU_LEASE"
@@ -132,7 +132,7 @@ class OwnLease(Lease):
     def __init__(
         self,
         objects: LeaseObjects,
-        taken: Taken,
+        taken: AcquiredLease,
         clock: Clock,
         on_lost: OnLost | None = None,
         memory: LeaseMemory | None = None,
@@ -176,9 +176,9 @@ class OwnLease(Lease):
         """Find out why a renewal was refused: an earlier renewal of ours has arrived late, or the lease is lost."""
         found = objects.read(self.key)
         match found:
-            case Seen(HeldLease(nonce=self.nonce) as held):
+            case LeaseVersion(HeldLease(nonce=self.nonce) as held):
                 self._held, self._seen = held, found
-            case Seen(HeldLease() as other):
+            case LeaseVersion(HeldLease() as other):
                 self._lose(f"{other} has it now")
             case _:
                 self._lose("it was released by hand")
@@ -191,7 +191,7 @@ class BorrowedLease(Lease):
     def __init__(
         self,
         objects: LeaseObjects,
-        seen: Seen,
+        seen: LeaseVersion,
         held: HeldLease,
         sent_at: float,
         clock: Clock,
@@ -212,7 +212,7 @@ class BorrowedLease(Lease):
             return self.ttl_s * _SOON
         renewed = False
         match found:
-            case Seen(HeldLease(nonce=self.nonce)):
+            case LeaseVersion(HeldLease(nonce=self.nonce)):
                 renewed = found.match != self._seen.match
                 if renewed:
                     # It was written after our last read, so no process can have watched it for longer than that.
@@ -256,6 +256,6 @@ def borrow(
         return None
     sent_at = clock()
     match objects.read(key):
-        case Seen(HeldLease(nonce=found) as held) as seen if found == nonce:
+        case LeaseVersion(HeldLease(nonce=found) as held) as seen if found == nonce:
             return BorrowedLease(objects, seen, held, sent_at, clock, on_lost)
     return None

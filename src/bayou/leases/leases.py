@@ -27,11 +27,11 @@ from bayou.core.ids import user_name
 from bayou.leases.acquire import (
     CLOCK,
     AcquireAttempt,
+    AcquiredLease,
     Backoff,
     Clock,
     Obstacle,
     OnWait,
-    Taken,
     Wait,
     Watch,
     abandon_attempt,
@@ -43,7 +43,16 @@ from bayou.leases.acquire import (
     timeout_s,
 )
 from bayou.leases.lease import RELEASE_S, Lease, LeaseMemory, OnLost, OwnLease, borrow, environment, inherited_nonces
-from bayou.leases.objects import RENEW, STORE, Corrupt, HeldLease, LeaseObjects, Seen, check_key, excluded_by_store
+from bayou.leases.objects import (
+    RENEW,
+    STORE,
+    CorruptLease,
+    HeldLease,
+    LeaseObjects,
+    LeaseVersion,
+    check_key,
+    excluded_by_store,
+)
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 
@@ -97,10 +106,10 @@ def store_lease_holder(
     """Return the obstacle if a process other than our parent holds `store`; release a stale `store` first (F082)."""
     sent_at = clock()
     match objects.read(STORE):
-        case Seen(Corrupt() as broken) as seen:
+        case LeaseVersion(CorruptLease() as broken) as seen:
             if not objects.past_longest_ttl(seen):
                 raise corrupt_lease(STORE, broken)
-        case Seen(HeldLease() as held) as seen if inherited.get(STORE) != held.nonce:
+        case LeaseVersion(HeldLease() as held) as seen if inherited.get(STORE) != held.nonce:
             return release_if_stale(objects, STORE, seen, held, watch, sent_at)
     return None
 
@@ -115,7 +124,7 @@ def active_writer(
         if not excluded_by_store(key):
             continue
         match seen.record:
-            case Corrupt() as broken:
+            case CorruptLease() as broken:
                 if not objects.past_longest_ttl(seen):
                     raise corrupt_lease(key, broken)
             case HeldLease() as held if inherited.get(key) != held.nonce:
@@ -147,14 +156,14 @@ class LeaseInfo(Struct, frozen=True):
     stale: bool
 
 
-def describe(key: str, seen: Seen, now_ms: int) -> LeaseInfo | None:
+def describe(key: str, seen: LeaseVersion, now_ms: int) -> LeaseInfo | None:
     """Describe a lease at a moment of the store's clock; None if it is free."""
     quiet_s = max(0.0, (now_ms - seen.modified) / 1000)
     match seen.record:
         case HeldLease() as held:
             left = held.ttl_s - quiet_s
             return LeaseInfo(key, held.nonce, held, None, held.age_s + quiet_s, max(0.0, left), left <= 0)
-        case Corrupt(nonce, why):
+        case CorruptLease(nonce, why):
             return LeaseInfo(key, nonce, None, why, quiet_s, 0.0, stale=False)
     return None
 
@@ -269,7 +278,7 @@ class Leases:
                 return borrowed.start_renewing()
         attempt, watch = AcquireAttempt(self._record(key)), Watch(self._clock)
         try:
-            taken: Taken | None = self._take_as_left(bounded, attempt, wait)
+            taken: AcquiredLease | None = self._take_as_left(bounded, attempt, wait)
             if taken is None:
                 taken = wait.until(lambda: take(bounded, attempt, watch, self._clock))
             return OwnLease(self._objects, taken, self._clock, on_lost, self._memory).start_renewing()
@@ -277,7 +286,7 @@ class Leases:
             abandon_attempt(self._objects.within_seconds(_ABANDON_S), attempt)
             raise
 
-    def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt, wait: Wait) -> Taken | None:
+    def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt, wait: Wait) -> AcquiredLease | None:
         """Take a lease without a read, if this machine remembers how it left it; a failure is the next step's.
 
         If it took all the time that there was, no step is left.

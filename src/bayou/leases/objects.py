@@ -80,35 +80,35 @@ class HeldLease(Struct, frozen=True):
         return f"{self.holder} on {self.host} (pid {self.pid})"
 
 
-class Free(Struct, frozen=True):
+class FreeLease(Struct, frozen=True):
     """The record of a free lease, with the nonce of its last holder."""
 
     nonce: Identifier
 
 
-class Corrupt(Struct, frozen=True):
+class CorruptLease(Struct, frozen=True):
     """An object that is no lease. Its nonce is computed from its bytes, so that it can be released like any other."""
 
     nonce: str
     why: str
 
 
-Record = HeldLease | Free | Corrupt
+Record = HeldLease | FreeLease | CorruptLease
 
 
-def encode(record: HeldLease | Free) -> bytes:
+def encode(record: HeldLease | FreeLease) -> bytes:
     """Encode a record. Only a free record is `FREE_SIZE` long, so a listing shows which leases need no read."""
-    if isinstance(record, Free):
+    if isinstance(record, FreeLease):
         return dump_json({"free": True, "nonce": record.nonce})
     return dump_json(asdict(record))
 
 
 def decode(data: bytes) -> Record:
-    """Decode a record; an object that is none gives `Corrupt`, never an error."""
+    """Decode a record; an object that is none gives `CorruptLease`, never an error."""
     try:
         fields = parse(data, limits.LEASE_BYTES)
         if fields.get("free", False) is True:
-            return convert(fields, Free)
+            return convert(fields, FreeLease)
         if fields.get("free", False) is not False:
             raise Malformed("free is not true or false")
         if isinstance(ttl := fields.get("ttl_s"), int | float) and not isinstance(ttl, bool):
@@ -120,17 +120,17 @@ def decode(data: bytes) -> Record:
         return corrupt(data, str(error))
 
 
-def corrupt(data: bytes, why: str) -> Corrupt:
+def corrupt(data: bytes, why: str) -> CorruptLease:
     """Return the record of an object that is no lease."""
-    return Corrupt(f"corrupt-{hashlib.sha256(data).hexdigest()[:16]}", why)
+    return CorruptLease(f"corrupt-{hashlib.sha256(data).hexdigest()[:16]}", why)
 
 
-def too_large(version: str, why: str) -> Corrupt:
+def too_large(version: str, why: str) -> CorruptLease:
     """Return the record of an object that is too large to read, with a nonce from its version."""
     return corrupt(version.encode(errors="replace"), why)
 
 
-FREE_SIZE = len(encode(Free("0" * 26)))
+FREE_SIZE = len(encode(FreeLease("0" * 26)))
 
 
 def model_key(model_type: str, model_id: str) -> str:
@@ -139,7 +139,7 @@ def model_key(model_type: str, model_id: str) -> str:
 
 
 def excluded_by_store(key: str) -> bool:
-    """Whether the lease `store` excludes this lease: all but `store` itself and `commit`."""
+    """Return whether the lease `store` excludes this lease: all but `store` itself and `commit`."""
     return key not in (STORE, COMMIT)
 
 
@@ -158,7 +158,7 @@ def object_key(key: str) -> Key:
     return keys.lease(f"long-{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()}")
 
 
-class Seen(Struct, frozen=True):
+class LeaseVersion(Struct, frozen=True):
     """A record, and the version that came in the same response (V2). `modified` is by the store's clock, in ms."""
 
     record: Record
@@ -186,11 +186,11 @@ class LeaseObjects:
     def within_seconds(self, seconds: float) -> LeaseObjects:
         return LeaseObjects(self._store.within_seconds(seconds))
 
-    def read(self, key: str) -> Seen | None:
+    def read(self, key: str) -> LeaseVersion | None:
         """Return a lease's record, or None if no process ever acquired it."""
         return self._read(object_key(key))
 
-    def swap(self, key: str, record: HeldLease | Free, over: Seen | None) -> Seen | None:
+    def swap(self, key: str, record: HeldLease | FreeLease, over: LeaseVersion | None) -> LeaseVersion | None:
         """Replace exactly the version `over` by a record, or create the object if `over` is None.
 
         None: the record is not known to be stored. Another process was faster, or the response was lost and the object
@@ -209,9 +209,9 @@ class LeaseObjects:
                 raise
             found = self.read(key)
             return found if found is not None and found.record == record else None
-        return Seen(record, Match(stored.etag, stored.version), 0)
+        return LeaseVersion(record, Match(stored.etag, stored.version), 0)
 
-    def held(self) -> Iterator[tuple[str, Seen]]:
+    def held(self) -> Iterator[tuple[str, LeaseVersion]]:
         """Yield the leases that are not free, with their keys; that of a corrupt lease is from the object's name."""
         found = [
             keys.as_listed(meta.key)
@@ -221,12 +221,12 @@ class LeaseObjects:
         ]
         for name, seen in zip(found, self._store.map(self._read, found), strict=True):
             match seen:
-                case Seen(HeldLease(key=key)):
+                case LeaseVersion(HeldLease(key=key)):
                     yield key, seen
-                case Seen(Corrupt()):
+                case LeaseVersion(CorruptLease()):
                     yield str(keys.parse_lease(name)), seen
 
-    def _read(self, name: Key) -> Seen | None:
+    def _read(self, name: Key) -> LeaseVersion | None:
         record: Record
         try:
             fetched = self._store.get(name, most=limits.LEASE_BYTES)
@@ -244,10 +244,10 @@ class LeaseObjects:
             except NotFound:
                 return None
             record = too_large(f"{meta.etag} {meta.version} {meta.size}", error.message)
-        return Seen(record, Match(meta.etag, meta.version), meta.modified)
+        return LeaseVersion(record, Match(meta.etag, meta.version), meta.modified)
 
-    def past_longest_ttl(self, seen: Seen) -> bool:
-        """Whether a lease was not renewed for longer than the longest TTL: then it excludes no process.
+    def past_longest_ttl(self, seen: LeaseVersion) -> bool:
+        """Return whether a lease was not renewed for longer than the longest TTL: then it excludes no process.
 
         A living holder would have renewed it, and a corrupt lease needs no person to release it (V25). Our own clock
         only decides whether to send a request; the store's clock, which also stamped the lease, decides the rest.
@@ -269,6 +269,6 @@ class LeaseObjects:
 
 
 def _is_lease(name: str) -> bool:
-    """Whether an object is named like a lease's object: any other object excludes no process, and is no lease."""
+    """Return whether an object has the name of a lease; any other object excludes no process."""
     key = keys.parse_lease(name)
     return key is not None and object_key(key) == name

@@ -22,7 +22,7 @@ from bayou.index.key_range import KeyRange
 from bayou.index.tree import IndexTree, find, find_many, scan
 from bayou.repo import Repo
 from bayou.state.connection import Connection, connected
-from bayou.sync.read_file import StoreIndex, nearest
+from bayou.sync.read_file import StoreIndex, nearest_path
 from bayou.sync.report import ExportReport, Failure
 from bayou.sync.transfer.executor import failure, fetch_all, raise_if_down
 from bayou.worktree.staging import StagingArea
@@ -170,7 +170,7 @@ def _check_prefix(tree: IndexTree, wanted: str | None) -> None:
     """Raise `NotFound`, with the nearest name, if there is nothing at a path."""
     if wanted is None or next(_entries(tree, wanted), None) is not None:
         return
-    name = nearest(tree, wanted)
+    name = nearest_path(tree, wanted)
     raise NotFound(
         f"there is nothing at {wanted}",
         hint=f"the nearest name is {name}" if name is not None else "bayou data list shows what there is",

@@ -19,14 +19,14 @@ from bayou.index.head import Gc
 from bayou.objectstore import keys
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.decision_table import LocalState
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import Upload
 from bayou.sync.transfer.push import is_collected
 from bayou.worktree.hashing import read_content
 
 
-def local_files_of(context: SyncContext, lost: Iterable[Entry]) -> Iterator[Observed]:
+def local_files_of(context: SyncContext, lost: Iterable[Entry]) -> Iterator[ObservedPath]:
     """Yield the files of this tree that have the bytes of lost entries, by their hash (V6)."""
     lost = list(lost)
     known = context.base.hashes(lost)
@@ -36,7 +36,7 @@ def local_files_of(context: SyncContext, lost: Iterable[Entry]) -> Iterator[Obse
         content = read_content(context.root / entry.path, context.deadline)
         if content.sha256 == known.get(entry.path, entry).sha256:
             state = LocalState(content.sha256, content.size)
-            yield Observed(entry.path, state, content, context.journal.newest())
+            yield ObservedPath(entry.path, state, content, context.journal.newest())
 
 
 class Relocation:
@@ -45,7 +45,7 @@ class Relocation:
     A path is missing in `rows` if its file has changed meanwhile, or could not be uploaded; the report has the failure.
     """
 
-    def __init__(self, context: SyncContext, lost: Sequence[Entry], files: Mapping[str, Observed], gc: Gc) -> None:
+    def __init__(self, context: SyncContext, lost: Sequence[Entry], files: Mapping[str, ObservedPath], gc: Gc) -> None:
         """`lost` are entries of pushes; `files` has the file with the bytes of each."""
         self._context = context
         self._lost = {

@@ -57,7 +57,7 @@ from bayou.sync.transfer.executor import BAD_CONTENT
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.durability import translate_oserror
 from bayou.worktree.hashing import read_content
-from bayou.worktree.scan import Found, Skipped, scan
+from bayou.worktree.scan import ScannedFile, SkippedPath, scan
 from bayou.worktree.tree import Worktree
 
 _COPY_THREADS = 8
@@ -76,15 +76,15 @@ class Migrated(Struct):
     conflicts: list[Conflict] = field(default_factory=list)
 
 
-def payload(root: Path) -> list[Found]:
+def payload(root: Path) -> list[ScannedFile]:
     """Return every payload file of a tree; `TreeError` if a part is unreadable, because it would be left behind."""
-    found: list[Found] = []
+    found: list[ScannedFile] = []
     for item in scan(root):
-        if isinstance(item, Skipped) and item.kind == "unreadable":
+        if isinstance(item, SkippedPath) and item.kind == "unreadable":
             raise TreeError(
                 f"cannot read {item.path}: {item.reason}", hint="give this user access to it; nothing was switched"
             )
-        if isinstance(item, Found):
+        if isinstance(item, ScannedFile):
             found.append(item)
     return found
 
@@ -97,15 +97,15 @@ def copy(
     The other side's file is kept in `folder`, durably, before anything replaces it.
     """
     done = Migrated()
-    versions: dict[str, list[Found]] = defaultdict(list)
+    versions: dict[str, list[ScannedFile]] = defaultdict(list)
     for item in payload(source):
         done.paths.append(item.path)
         versions[version_dir(item.path) or item.path].append(item)
-    todo: list[Found] = []
+    todo: list[ScannedFile] = []
     tree = Worktree(target, NoJournal())
     for version, members in versions.items():
         deadline.remaining()
-        there = {item.path for item in scan(target, version) if isinstance(item, Found)}
+        there = {item.path for item in scan(target, version) if isinstance(item, ScannedFile)}
         others = {path for path in there if not _same(source / path, target / path)}
         if others and winner == "target":
             done.conflicts += [_keep(folder, source, item.path, "remote") for item in members]
@@ -143,7 +143,7 @@ def remove_moved(source: Path, target: Path, paths: Iterable[str]) -> None:
     remove(source, [path for path in paths if _same(source / path, target / path)])
 
 
-def _copy(source: Worktree, target: Worktree, item: Found, deadline: Deadline, progress: Progress) -> None:
+def _copy(source: Worktree, target: Worktree, item: ScannedFile, deadline: Deadline, progress: Progress) -> None:
     deadline.remaining()
     with source.open(item.path) as file:
         target.write(item.path, _counted(file, deadline, progress))
@@ -246,7 +246,8 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         try:
             if (moving or anew) and not request.skip_migration:
                 moved = _copy_into(request, context)
-                context.options = SyncOptions(mode="sync", engine=request.engine, renumber=request.renumber)
+                both = SyncOptions(mode="sync", engine=request.engine, renumber=request.renumber)
+                context = replace(context, options=both)
             try:
                 run(context)
             except DeadlinePassed as passed:
@@ -369,7 +370,7 @@ def _raise_failed(report: SyncReport, source: Collection[str]) -> None:
     if failed:
         raise SyncError(
             f"{len(failed)} files could not be moved, as {failed[0].path}: {failed[0].message}",
-            hint="nothing was switched; mend the cause, and run the same command again",
+            hint="nothing was switched; remove the cause, and run the same command again",
         )
 
 

@@ -137,7 +137,7 @@ def check_name(text: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Say whether a text has the form of a model's id."""
+    """Return whether a text has the form of a model's id."""
     return _UUID.fullmatch(text) is not None
 
 

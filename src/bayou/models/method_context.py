@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bayou.core.deadline import Deadline
     from bayou.data.items import DataRepository
     from bayou.data.records import Records
-    from bayou.models.prepare import Prepared
+    from bayou.models.prepare import PreparedRun
     from bayou.models.types.sql import SqlResult, SqlRunner
 
 FLUSH_S = 1.0
@@ -50,7 +50,7 @@ class Leases(Protocol):
 
 
 class WriteSession(Protocol):
-    """What a method needs of a write session. `bayou.session` implements it."""
+    """The part of a write session that a method uses. `bayou.session` implements it."""
 
     @property
     def records(self) -> Records: ...
@@ -76,7 +76,7 @@ class MethodContext:
     def __init__(
         self,
         session: WriteSession,
-        prepared: Prepared,
+        prepared: PreparedRun,
         owner: Owner,
         *,
         tags: Mapping[str, str],

@@ -43,7 +43,7 @@ class RunRequest(Struct, frozen=True):
     secrets: frozenset[str] = frozenset()
 
 
-class Prepared(Struct, frozen=True):
+class PreparedRun(Struct, frozen=True):
     """A method that can be run: its `arguments` are evaluated, and match its schema."""
 
     request: RunRequest
@@ -72,7 +72,7 @@ class Prepared(Struct, frozen=True):
         }
 
 
-def prepare(repo: Repo, request: RunRequest, connection: Connection | None = None) -> Prepared:
+def prepare(repo: Repo, request: RunRequest, connection: Connection | None = None) -> PreparedRun:
     """Check and evaluate a request. Runs and writes nothing; sends requests only for content that is not here.
 
     `TypeNotFound`, `MethodNotFound`, `ArgumentsInvalid` or `ExpressionInvalid` name the file and line.
@@ -95,7 +95,7 @@ def prepare(repo: Repo, request: RunRequest, connection: Connection | None = Non
     arguments = {**evaluated.value, **{name: value for name, value in request.inputs.items() if name in defined.takes}}
     for problem in problems(method.arguments, arguments, secrets=secrets):
         raise _invalid(problem, _location(problem, request, defined), kind, secrets)
-    return Prepared(request, kind, method, arguments, secrets)
+    return PreparedRun(request, kind, method, arguments, secrets)
 
 
 def check_definition(model: Definition, kind: ModelType) -> None:

@@ -4,8 +4,8 @@
 has not left the group. A descendant that did leave it (a daemon, or a nested `bayou`, whose commands have groups of
 their own) is found by a mark in its environment, where the system shows that (`/proc`).
 
-`Excerpt` keeps the beginning and the end of an output that may be larger than memory; `Redacted` removes secrets from
-what a process prints.
+`Excerpt` keeps the beginning and the end of an output that may be larger than memory; `RedactingForwarder` removes
+secrets from what a process prints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from msgspec import Struct
 from bayou.core.errors import Cancelled, MethodFailed
 from bayou.models.method_context import MethodContext
 
-__all__ = ["Ended", "Excerpt", "run_process"]
+__all__ = ["Excerpt", "ProcessEnd", "run_process"]
 
 GRACE_S = 2.0
 """From SIGTERM to SIGKILL: time to clean up, but less than a command has after a signal."""
@@ -45,7 +45,7 @@ LINGER_S = 1.0
 HEAD = TAIL = 128 << 10
 
 
-class Ended(Struct, frozen=True):
+class ProcessEnd(Struct, frozen=True):
     """How a process ended. `why` says what was wrong, if anything; `exited` means by itself, with that code.
 
     After a signal the exit code is, as in a shell, 128 plus the signal's number.
@@ -67,7 +67,7 @@ def run_process(
     cancelled: threading.Event,
     printed: Callable[[str, bytes], None],
     waiting: Callable[[], None],
-) -> Ended:
+) -> ProcessEnd:
     """Run a process in a session of its own, without input, and call `printed` with its `stdout` and `stderr`.
 
     However this ends, no process stays that it has started: after `timeout`, when `cancelled` is set (`Cancelled`), and
@@ -126,7 +126,7 @@ class Excerpt:
         return " ".join(last.split())[:longest]
 
 
-class Redacted:
+class RedactingForwarder:
     """Forwards what a process prints (`stdout` or `stderr`), redacted; at the end also what was held back.
 
     V26: each stream is redacted by itself, and before anything else happens to it, so that shortening or mixing the
@@ -142,7 +142,7 @@ class Redacted:
         if redacted := self._streams[stream].add(data):
             self._forward(stream, redacted)
 
-    def __enter__(self) -> Redacted:
+    def __enter__(self) -> RedactingForwarder:
         return self
 
     def __exit__(
@@ -191,7 +191,7 @@ def _wait(over: Callable[[], bool]) -> None:
 
 
 def _group_is_alive(process: subprocess.Popen[bytes]) -> bool:
-    """Say whether the group has members; the system does not reuse its number while it has."""
+    """Return whether the group has members; the system does not reuse its number while it has."""
     try:
         os.killpg(process.pid, 0)
     except ProcessLookupError:
@@ -314,14 +314,14 @@ def _close(process: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def _ended(code: int, limit: float | None, duration_s: float) -> Ended:
+def _ended(code: int, limit: float | None, duration_s: float) -> ProcessEnd:
     killed = -code if code < 0 else None
     exit_code = 128 + killed if killed is not None else code
     if limit is not None:
-        return Ended(exit_code, False, f"took longer than {limit:g} s, and was killed", duration_s)
+        return ProcessEnd(exit_code, False, f"took longer than {limit:g} s, and was killed", duration_s)
     if killed is not None:
-        return Ended(exit_code, False, f"was killed by {_signal_name(killed)}", duration_s)
-    return Ended(exit_code, True, None if code == 0 else f"ended with exit code {code}", duration_s)
+        return ProcessEnd(exit_code, False, f"was killed by {_signal_name(killed)}", duration_s)
+    return ProcessEnd(exit_code, True, None if code == 0 else f"ended with exit code {code}", duration_s)
 
 
 def _signal_name(number: int) -> str:

@@ -27,19 +27,19 @@ class PrunePlan(Struct, frozen=True):
     `undefined` has the models that are neither defined here nor deleted, with their number of versions, which stay.
     """
 
-    doomed: tuple[VersionRow, ...]
+    versions: tuple[VersionRow, ...]
     bytes: int
     undefined: tuple[tuple[ModelRef, int], ...] = ()
 
     @property
     def models(self) -> frozenset[str]:
-        """The ids of the models whose data goes."""
-        return frozenset(row.model_id for row in self.doomed)
+        """The ids of the models whose data is deleted."""
+        return frozenset(row.model_id for row in self.versions)
 
     def within(self, shown: PrunePlan) -> PrunePlan:
         """Return the part of this plan that another plan has too; its bytes are known once it has run."""
-        seen = {row.directory for row in shown.doomed}
-        return PrunePlan(tuple(row for row in self.doomed if row.directory in seen), 0, self.undefined)
+        seen = {row.directory for row in shown.versions}
+        return PrunePlan(tuple(row for row in self.versions if row.directory in seen), 0, self.undefined)
 
 
 def plan_prune(records: Records, named: Collection[str] = ()) -> PrunePlan:
@@ -65,7 +65,7 @@ def plan_prune(records: Records, named: Collection[str] = ()) -> PrunePlan:
 
 def run_prune(records: Records, plan: PrunePlan) -> PrunePlan:
     """Delete what a plan names, and nothing else; return what went: less, if another process deleted some before."""
-    return _plan(remove(records, plan.doomed), plan.undefined)
+    return _plan(remove(records, plan.versions), plan.undefined)
 
 
 def _plan(freed: list[FreedVersion], undefined: tuple[tuple[ModelRef, int], ...]) -> PrunePlan:

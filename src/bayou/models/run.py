@@ -17,9 +17,9 @@ from bayou.data.metadata import Metadata
 from bayou.data.outputs import Output
 from bayou.models.expressions.evaluate import redact
 from bayou.models.method_context import Leases, MethodContext, WriteSession
-from bayou.models.prepare import Prepared, RunRequest, prepare
+from bayou.models.prepare import PreparedRun, RunRequest, prepare
 
-__all__ = ["CANCELLED", "FAILED", "SUCCEEDED", "Prepared", "RunRequest", "WriteSession", "prepare", "run_method"]
+__all__ = ["CANCELLED", "FAILED", "SUCCEEDED", "PreparedRun", "RunRequest", "WriteSession", "prepare", "run_method"]
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 
@@ -31,7 +31,7 @@ _POLL_S = 0.1
 
 def run_method(
     session: WriteSession,
-    prepared: Prepared,
+    prepared: PreparedRun,
     *,
     cancel: threading.Event,
     progress: Callable[[bytes], None] | None = None,
@@ -92,7 +92,7 @@ class _Outcome(Struct, frozen=True):
 class _Running:
     """A method in a thread of its own, so that an interrupt reaches the waiting thread, and not the method."""
 
-    def __init__(self, prepared: Prepared, work: MethodContext) -> None:
+    def __init__(self, prepared: PreparedRun, work: MethodContext) -> None:
         self._prepared = prepared
         self._work = work
         self._ended = threading.Event()
@@ -158,7 +158,7 @@ def _explained(error: BaseException, work: MethodContext) -> str:
 
 
 def _output(
-    prepared: Prepared, begun: _Begun, outcome: _Outcome, saved: list[Metadata], tags: Mapping[str, str]
+    prepared: PreparedRun, begun: _Begun, outcome: _Outcome, saved: list[Metadata], tags: Mapping[str, str]
 ) -> Output:
     request = prepared.request
     return Output(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bayou.objectstore.open import open_store
     from bayou.objectstore.store import Store
-    from bayou.objectstore.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
+    from bayou.objectstore.transport import Condition, Create, GetResult, Match, ObjectMeta, PutResult
 
-__all__ = ["Condition", "Create", "Fetched", "Match", "ObjectMeta", "Store", "Stored", "open_store"]
+__all__ = ["Condition", "Create", "GetResult", "Match", "ObjectMeta", "PutResult", "Store", "open_store"]
 
 _MODULES = {"open_store": "open", "Store": "store"}
 

@@ -33,8 +33,8 @@ _PAGE = re.compile(r"[0-9A-Za-z-]{1,64}\.json")
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _MAX_NAMESPACE = 64
 _FORBIDDEN = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]")
-"""What no key may contain: an empty segment, `.` or `..` (clients and servers drop or resolve these, so the key would
-name another object), and control characters, which obstore cannot send."""
+"""Matches what no key may contain: an empty segment, `.` or `..` (clients and servers drop or resolve these, so the key
+would name another object), and control characters, which obstore cannot send."""
 
 
 class PayloadKey(NamedTuple):
@@ -49,7 +49,7 @@ def is_push_id(text: str) -> bool:
 
 
 def is_push_segment(segment: str) -> bool:
-    """Say whether a path segment is the directory of a push: `~` and a ULID."""
+    """Return whether a path segment is the directory of a push: `~` and a ULID."""
     return segment.startswith("~") and is_push_id(segment[1:])
 
 
@@ -136,7 +136,7 @@ def probe(name: str) -> Key:
 
 
 def is_probe(key: str) -> bool:
-    """Say whether a key is that of a probe, whose name is a ULID."""
+    """Return whether a key is that of a probe, whose name is a ULID."""
     directory, _, last = key.rpartition("/")
     return directory == PROBES and is_push_id(last)
 

@@ -14,11 +14,11 @@ from bayou.core.errors import BadAnswer, StoreError
 from bayou.objectstore.keys import Key, KeyScope
 from bayou.objectstore.retry import RetryingClient
 from bayou.objectstore.threads import run_cancellable
-from bayou.objectstore.transport import Level, ObjectMeta, SupportsLevel, Transport
+from bayou.objectstore.transport import DirectoryListing, ObjectMeta, SupportsDirectoryListing, Transport
 
 
 class Listing(Struct, frozen=True):
-    """The listings of one store; see `Store.list` and `Store.level`."""
+    """The listings of one store; see `Store.list` and `Store.list_directory`."""
 
     transport: Transport
     scope: KeyScope
@@ -55,20 +55,20 @@ class Listing(Struct, frozen=True):
                 client.wait_or_raise(error, attempt, f"LIST {under or ''}".rstrip(), deadline)
                 attempt += 1
 
-    def level(self, under: Key | None) -> Level | None:
+    def list_directory(self, under: Key | None) -> DirectoryListing | None:
         """Return the direct content of a directory; None where the transport cannot list it exactly."""
         transport = self.transport
-        if not isinstance(transport, SupportsLevel):
+        if not isinstance(transport, SupportsDirectoryListing):
             return None
         prefix, deadline = self._prefix(under), self.client.call_deadline()
 
-        def attempt(timeout: float) -> Level | None:
-            return run_cancellable(lambda: transport.level(prefix, timeout=timeout), deadline.remaining)
+        def attempt(timeout: float) -> DirectoryListing | None:
+            return run_cancellable(lambda: transport.list_directory(prefix, timeout=timeout), deadline.remaining)
 
         found = self.client.send("list", under or Key(""), attempt, deadline=deadline)
         if found is None:
             return None
-        return Level(
+        return DirectoryListing(
             [self._relative(directory, prefix) for directory in found.directories],
             (self._scoped(meta, prefix) for meta in found.objects),
         )
@@ -117,5 +117,5 @@ def with_key(meta: ObjectMeta, key: str) -> ObjectMeta:
 
 
 def _ascends(last: str | None, page: Sequence[ObjectMeta]) -> bool:
-    """Say whether the keys of a page ascend bytewise, starting after `last`."""
+    """Return whether the keys of a page ascend bytewise, starting after `last`."""
     return (last is None or last < page[0].key) and all(left.key < right.key for left, right in pairwise(page))

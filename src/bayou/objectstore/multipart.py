@@ -13,7 +13,7 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, ContentChanged, PreconditionFailed, TooLarge, TreeError
 from bayou.objectstore.keys import Key
 from bayou.objectstore.link import Link
-from bayou.objectstore.transport import Fetched, ObjectMeta
+from bayou.objectstore.transport import GetResult, ObjectMeta
 
 if TYPE_CHECKING:
     from bayou.objectstore.store import Store
@@ -34,7 +34,7 @@ _MAX_PARTS = 9_000
 """S3 allows 10,000 parts; a little less leaves room for rounding."""
 
 
-class Downloaded(Struct, frozen=True):
+class DownloadResult(Struct, frozen=True):
     """The metadata that came with the downloaded bytes, and their hash."""
 
     meta: ObjectMeta
@@ -47,15 +47,15 @@ class Sink(Protocol):
     def write(self, data: Any, /) -> object: ...
 
 
-class Had(Struct, frozen=True):
+class PartialDownload(Struct, frozen=True):
     """The beginning of an object that an earlier download has left in the target: its size, and its hash so far."""
 
     size: int
     digest: hashlib._Hash
 
 
-Moved = Callable[[int], object]
-"""Told how many more bytes have moved."""
+OnBytes = Callable[[int], object]
+"""Called with the number of bytes that were transferred since the last call."""
 
 
 class NullSink:
@@ -113,8 +113,15 @@ def checked_parts(source: BinaryIO, size: int, sha256: bytes, part: int, deadlin
 
 
 def download(
-    store: Store, key: Key, target: Sink, size: int, if_match: str | None, link: Link, had: Had | None, moved: Moved
-) -> Downloaded:
+    store: Store,
+    key: Key,
+    target: Sink,
+    size: int,
+    if_match: str | None,
+    link: Link,
+    had: PartialDownload | None,
+    moved: OnBytes,
+) -> DownloadResult:
     """Read an object into a file; see `Store.download`. Each span is retried singly, so a failure repeats only that."""
     start = had.size if had is not None else 0
     if size - start <= THRESHOLD and not start:
@@ -122,7 +129,7 @@ def download(
         fetched = fetch(store, key, (0, size) if size else None, if_match, size)
         target.write(fetched.data)
         moved(size)
-        return Downloaded(fetched.meta, hashlib.sha256(fetched.data).digest())
+        return DownloadResult(fetched.meta, hashlib.sha256(fetched.data).digest())
     digest = had.digest if had is not None else hashlib.sha256()
     # Read the first span alone: `size` may be a lie (V25), and the first response shows the real size.
     spans = _spans(start, size, link)
@@ -135,7 +142,7 @@ def download(
         digest.update(fetched.data)
         target.write(fetched.data)
         moved(len(memoryview(fetched.data)))
-    return Downloaded(first.meta, digest.digest())
+    return DownloadResult(first.meta, digest.digest())
 
 
 def _spans(start: int, size: int, link: Link) -> Iterator[tuple[int, int]]:
@@ -146,7 +153,7 @@ def _spans(start: int, size: int, link: Link) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def fetch(store: Store, key: Key, span: tuple[int, int] | None, if_match: str | None, size: int) -> Fetched:
+def fetch(store: Store, key: Key, span: tuple[int, int] | None, if_match: str | None, size: int) -> GetResult:
     """Read an object of a known size, or a span of it."""
     try:
         fetched = store.get(key, span=span, if_match=if_match, most=size if span is None else None)

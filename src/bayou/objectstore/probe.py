@@ -83,7 +83,7 @@ def learn_etag_form(store: Store) -> None:
 
 
 def honours_swaps(store: Store) -> bool:
-    """Say whether this store replaces exactly the version that a condition names, by four small requests."""
+    """Return whether this store replaces exactly the version that a condition names, by four small requests."""
     used: list[Key] = []
     key = _new_key(used)
     try:

@@ -42,7 +42,7 @@ class RetryPolicy(Struct, frozen=True):
     """Seconds for a call without a deadline that moves no content; one that does has no limit but that of a stall."""
 
     def should_retry(self, error: StoreError, attempt: int, *, contacted: bool, ends: bool = True) -> bool:
-        """Say whether to retry a request whose attempt number `attempt` (from 1) failed.
+        """Return whether to retry a request whose attempt number `attempt` (from 1) failed.
 
         The client gives up sooner on a store that never answered: a mistyped address is likelier than a restart.
         `ends`: a deadline bounds the attempts too.

@@ -25,12 +25,12 @@ from bayou.objectstore.retry import RetryingClient, RetryPolicy
 from bayou.objectstore.threads import map_in_order, run_interruptible
 from bayou.objectstore.transport import (
     Condition,
-    Fetched,
-    Level,
+    DirectoryListing,
+    GetResult,
     Match,
     ObjectMeta,
+    PutResult,
     Requests,
-    Stored,
     SupportsParts,
     SupportsRead,
     SupportsReadLimit,
@@ -154,7 +154,7 @@ class Store:
         if_match: str | None = None,
         if_none_match: str | None = None,
         most: int | None = None,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         """Return an object with the metadata that came with its bytes (V2), or None if it is not modified.
 
         Raise `NotFound` only for a real "no such key" (V4), `PreconditionFailed` if `if_match` names another version,
@@ -163,7 +163,7 @@ class Store:
         assert most is None or span is None, "a span is a limit by itself"
         transport, full = self._transport, self._scope.full(key)
 
-        def attempt(timeout: float) -> Fetched | None:
+        def attempt(timeout: float) -> GetResult | None:
             if most is None:
                 return transport.get(full, span=span, if_match=if_match, if_none_match=if_none_match, timeout=timeout)
             if isinstance(transport, SupportsReadLimit):
@@ -181,7 +181,7 @@ class Store:
         if if_match is not None and fetched.meta.etag not in (None, if_match):
             raise PreconditionFailed(f"{key} has changed")  # V2: some stores ignore If-Match
         self._client.counter.received(len(memoryview(fetched.data)))
-        return Fetched(with_key(fetched.meta, key), fetched.data, fetched.attributes)
+        return GetResult(with_key(fetched.meta, key), fetched.data, fetched.attributes)
 
     def read(self, key: Key, size: int, sha256: bytes) -> Buffer | None:
         """Return the bytes of an object whose size and hash are known, or None if the bytes have another hash.
@@ -244,7 +244,7 @@ class Store:
         *,
         condition: Condition | None = None,
         attributes: Mapping[str, str] | None = None,
-    ) -> Stored:
+    ) -> PutResult:
         """Write an object whole, and return the fingerprint that the store gave it (V2).
 
         With a condition, the data must differ from what any other client writes to this key (let it carry an id): after
@@ -256,7 +256,7 @@ class Store:
         ambiguous = False
         attributes = attributes or {"Content-Type": content_type(key)}
 
-        def attempt(timeout: float) -> Stored:
+        def attempt(timeout: float) -> PutResult:
             nonlocal ambiguous
             try:
                 return self._transport.put(full, data, condition=condition, attributes=attributes, timeout=timeout)
@@ -310,7 +310,7 @@ class Store:
         transport.unquoted = True
         return True
 
-    def _own_write(self, key: Key, data: Buffer, deadline: Deadline) -> Stored | None:
+    def _own_write(self, key: Key, data: Buffer, deadline: Deadline) -> PutResult | None:
         """Return the fingerprint of an object that holds exactly these bytes, or None if it holds others."""
         try:
             fetched = self.within(deadline).get(key, most=len(memoryview(data)))
@@ -318,7 +318,7 @@ class Store:
             return None
         if fetched is None or memoryview(fetched.data) != memoryview(data):
             return None
-        return Stored(fetched.meta.etag, fetched.meta.version, repeated=True)
+        return PutResult(fetched.meta.etag, fetched.meta.version, repeated=True)
 
     def upload(
         self,
@@ -328,8 +328,8 @@ class Store:
         sha256: bytes,
         *,
         log: PartLog | None = None,
-        moved: multipart.Moved = _ignore,
-    ) -> Stored:
+        moved: multipart.OnBytes = _ignore,
+    ) -> PutResult:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
 
         Raise `ContentChanged` if these bytes do not have that hash (any more) and `TreeError` if the file cannot be
@@ -337,7 +337,7 @@ class Store:
         caller has computed the hash of exactly them, and the store sends them unchecked.
 
         With a `log`, an upload in parts that fails or is killed can be resumed: the next call with the same log sends
-        only what the store has not acknowledged. `moved` is told of bytes as they are acknowledged, by any thread.
+        only what the store has not acknowledged. `moved` is called with the bytes that are acknowledged, by any thread.
         """
         if isinstance(source, bytes) or size <= multipart.THRESHOLD:
             data = source if isinstance(source, bytes) else multipart.read_checked(source, size, sha256)
@@ -351,7 +351,7 @@ class Store:
         if parts is not None:
             return uploads.PartUploader(self, self._client, parts, key, log, moved).upload(source, size, sha256)
 
-        def send(chunks: Iterator[bytes], part: int, parallel: int, timeout: float) -> Stored:
+        def send(chunks: Iterator[bytes], part: int, parallel: int, timeout: float) -> PutResult:
             return run_interruptible(
                 lambda: transport.put_chunks(
                     full,
@@ -399,20 +399,20 @@ class Store:
         size: int,
         *,
         if_match: str | None = None,
-        had: multipart.Had | None = None,
-        moved: multipart.Moved = _ignore,
-    ) -> multipart.Downloaded:
+        had: multipart.PartialDownload | None = None,
+        moved: multipart.OnBytes = _ignore,
+    ) -> multipart.DownloadResult:
         """Read an object of a known size into an open file, in parallel ranges when it is large; memory is bounded.
 
         Return its hash and the metadata that came with its bytes (V2). Raise `BadAnswer` for an object of another size
         and `PreconditionFailed` for an object that changes meanwhile. The file receives the bytes in order, after those
-        that it `had` from an earlier download; the caller proves the whole by its hash. `moved` is told of the bytes.
+        that it `had` from an earlier download; the caller checks the whole hash. `moved` is called with the bytes.
         """
         return multipart.download(self, key, target, size, if_match, self._client.link, had, moved)
 
     @property
     def link(self) -> Link:
-        """What is known about the link to the store, for callers that choose how much to send at once."""
+        """The measured speed of the link to the store, for callers that choose how much to send at once."""
         return self._client.link
 
     def list(self, under: Key | None = None) -> Iterator[Sequence[ObjectMeta]]:
@@ -423,12 +423,12 @@ class Store:
         """
         return self._listing.pages(under)
 
-    def level(self, under: Key | None = None) -> Level | None:
+    def list_directory(self, under: Key | None = None) -> DirectoryListing | None:
         """Return the direct content of a directory of this store, with exact keys relative to the store.
 
         Return None where the store cannot list exactly; then the caller uses `list`. A failure raises (V4).
         """
-        return self._listing.level(under)
+        return self._listing.list_directory(under)
 
     def delete(self, keys: Iterable[Key]) -> None:
         """Delete objects, in batches if the store has bulk deletes; deleting an absent object is no error.

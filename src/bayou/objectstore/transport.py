@@ -34,7 +34,7 @@ class ObjectMeta(Struct, frozen=True):
     modified: int
 
 
-class Fetched(Struct, frozen=True):
+class GetResult(Struct, frozen=True):
     """Bytes, and the metadata that came in the same response (V2)."""
 
     meta: ObjectMeta
@@ -42,7 +42,7 @@ class Fetched(Struct, frozen=True):
     attributes: Mapping[str, str]
 
 
-class Stored(SelectiveStruct, frozen=True):
+class PutResult(SelectiveStruct, frozen=True):
     """The fingerprint that a write returned (V2).
 
     `repeated`: the client sent the write more than once, and the store may still execute an earlier request, which
@@ -73,7 +73,7 @@ class Match(Struct, frozen=True):
 Condition = Create | Match
 
 
-class Level(Struct, frozen=True):
+class DirectoryListing(Struct, frozen=True):
     """The directories (each ends in `/`) and objects directly in one directory.
 
     `objects` can be iterated once.
@@ -98,7 +98,7 @@ class Transport(Protocol):
         if_match: str | None = None,
         if_none_match: str | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         """Return the object, or its bytes `span[0] <= i < span[1]`; return None only for "not modified".
 
         Raise `NotFound` only for a real "no such key" (V4), `PreconditionFailed` if `if_match` does not hold, and
@@ -116,7 +116,7 @@ class Transport(Protocol):
         condition: Condition | None = None,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         """Write an object whole or not at all. The condition and the write are one atomic step of the store."""
 
     def put_chunks(
@@ -128,7 +128,7 @@ class Transport(Protocol):
         parallel: int,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         """Write a large object from parts; it appears whole at the end, or never if `chunks` raises.
 
         An exception from `chunks` propagates unchanged; the transport then removes the uploaded parts if it can.
@@ -185,7 +185,7 @@ class SupportsReadLimit(Protocol):
         if_match: str | None = None,
         if_none_match: str | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         """Return the whole object as `get` does; raise `TooLarge` if it has more than `most` bytes (V25)."""
 
 
@@ -203,10 +203,10 @@ class SupportsUnquotedMatch(Protocol):
 
 
 @runtime_checkable
-class SupportsLevel(Protocol):
+class SupportsDirectoryListing(Protocol):
     """Optional: a transport that can list one directory without the contents of its subdirectories."""
 
-    def level(self, prefix: str, *, timeout: float) -> Level | None:
+    def list_directory(self, prefix: str, *, timeout: float) -> DirectoryListing | None:
         """Return the content of `prefix` (empty, or ending in `/`); None where only `list` gives an exact answer."""
 
 
@@ -234,7 +234,7 @@ class PartTransport(Protocol):
         Raise `UploadGone` if the store no longer knows the upload.
         """
 
-    def complete(self, key: str, upload: str, tags: Sequence[str], *, timeout: float) -> Stored:
+    def complete(self, key: str, upload: str, tags: Sequence[str], *, timeout: float) -> PutResult:
         """Make the object from its parts, in their order; `UploadGone` if the upload or one of its parts is gone.
 
         A store that names no ETag in its answer leaves it None; the caller then proves that the object is there.

@@ -24,8 +24,8 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, ContentChanged, NotFound, StoreError, UploadGone
 from bayou.objectstore import multipart
 from bayou.objectstore.keys import Key
-from bayou.objectstore.multipart import Moved
-from bayou.objectstore.transport import PartTransport, Stored
+from bayou.objectstore.multipart import OnBytes
+from bayou.objectstore.transport import PartTransport, PutResult
 
 if TYPE_CHECKING:
     from bayou.objectstore.retry import RetryingClient
@@ -71,7 +71,7 @@ class PartUploader:
     """Uploads one file to one key in parts."""
 
     def __init__(
-        self, store: Store, client: RetryingClient, parts: PartTransport, key: Key, log: PartLog | None, moved: Moved
+        self, store: Store, client: RetryingClient, parts: PartTransport, key: Key, log: PartLog | None, moved: OnBytes
     ) -> None:
         self._store = store
         self._client = client
@@ -82,7 +82,7 @@ class PartUploader:
         self._moved = _Once(moved)
         self._deadline = client.deadline or Deadline.after(None)
 
-    def upload(self, source: BinaryIO, size: int, sha256: bytes) -> Stored:
+    def upload(self, source: BinaryIO, size: int, sha256: bytes) -> PutResult:
         """Send the parts that the store does not have, prove them, and complete the object."""
         earlier = self._log.resumable() if self._log is not None else None
         if earlier is not None:
@@ -97,7 +97,7 @@ class PartUploader:
             self._log.begun(upload, part_size)
         return self._send(source, size, sha256, Resumable(upload, part_size, {}), resumed=False)
 
-    def _send(self, source: BinaryIO, size: int, sha256: bytes, begun: Resumable, *, resumed: bool) -> Stored:
+    def _send(self, source: BinaryIO, size: int, sha256: bytes, begun: Resumable, *, resumed: bool) -> PutResult:
         digest = hashlib.sha256()
         tags: dict[int, str] = {}
 
@@ -142,10 +142,10 @@ class PartUploader:
         self._moved(part.number, len(data))
         return done
 
-    def _complete(self, upload: str, tags: list[str], size: int, *, maybe_done: bool) -> Stored:
+    def _complete(self, upload: str, tags: list[str], size: int, *, maybe_done: bool) -> PutResult:
         attempts = 0
 
-        def attempt(timeout: float) -> Stored:
+        def attempt(timeout: float) -> PutResult:
             nonlocal attempts
             attempts += 1
             return self._parts.complete(self._full, upload, tags, timeout=timeout)
@@ -163,12 +163,12 @@ class PartUploader:
                 raise UploadGone(f"the store no longer has the parts of {self._key}", hint="try again") from None
             if meta.size != size:
                 raise multipart.wrong_size(self._key, size, meta.size) from None
-            return Stored(meta.etag, meta.version, repeated=True)
+            return PutResult(meta.etag, meta.version, repeated=True)
         if stored.etag is None:
             meta = self._store.head(self._key)
             if meta.size != size:
                 raise multipart.wrong_size(self._key, size, meta.size)
-            stored = Stored(None, stored.version)  # V2: an ETag of the HEAD is no ETag of this write
+            stored = PutResult(None, stored.version)  # V2: an ETag of the HEAD is no ETag of this write
         return replace(stored, repeated=attempts > 1)
 
     def abort(self, upload: str) -> None:
@@ -182,9 +182,9 @@ class PartUploader:
 
 
 class _Once:
-    """Tells `moved` about each part once, also if it is sent again."""
+    """Calls `moved` once for each part, also if the part is sent again."""
 
-    def __init__(self, moved: Moved) -> None:
+    def __init__(self, moved: OnBytes) -> None:
         self._moved = moved
         self._told: set[int] = set()
 
@@ -196,35 +196,35 @@ class _Once:
 
 def upload_at_once(
     client: RetryingClient,
-    send: Callable[[Iterator[bytes], int, int, float], Stored],
+    send: Callable[[Iterator[bytes], int, int, float], PutResult],
     key: Key,
     source: BinaryIO,
     size: int,
     sha256: bytes,
-    moved: Moved,
-) -> Stored:
+    moved: OnBytes,
+) -> PutResult:
     """Upload a file by a transport that sends all parts itself, and starts again after a failure.
 
     `send(chunks, part size, parallel parts, timeout)` is the transport's. A part counts as moved when the transport
     takes the next one: it shows no responses to parts.
     """
     deadline = client.deadline or Deadline.after(None)
-    told = attempt = 0
+    reported = attempt = 0
     while True:
         attempt += 1
         part = multipart.part_size(size, client.link)
         parallel = client.link.up.parallel(part, multipart.PARALLEL)
 
         def chunks(part: int = part) -> Iterator[bytes]:
-            nonlocal told
+            nonlocal reported
             at = 0
             for data in multipart.checked_parts(source, size, sha256, part, deadline):
                 client.link.pace(len(data), deadline)
                 yield data
                 at += len(data)
-                if at > told:
-                    moved(at - told)
-                    told = at
+                if at > reported:
+                    moved(at - reported)
+                    reported = at
 
         begun = client.link.up.stalls
         moving = client.link.up.seconds(part * parallel, client.policy.least_rate)

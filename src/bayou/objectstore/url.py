@@ -136,7 +136,7 @@ def _directory(parts: SplitResult, text: str) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Say whether the name of an option sounds like a credential."""
+    """Return whether the name of an option sounds like a credential."""
     return _CREDENTIAL.search(name) is not None
 
 
@@ -177,7 +177,7 @@ def custom_endpoint(scheme: str, options: Mapping[str, str]) -> CustomEndpoint |
 
 
 def is_own_host(scheme: str, address: str) -> bool:
-    """Say whether an address is the provider's own server, over TLS."""
+    """Return whether an address is the provider's own server, over TLS."""
     parts, own = _split(address), _OWN_HOSTS.get(scheme)
     if parts is None or own is None or is_clear_text(address) or parts.port not in (None, 443):
         return False
@@ -185,7 +185,7 @@ def is_own_host(scheme: str, address: str) -> bool:
 
 
 def is_clear_text(address: str) -> bool:
-    """Say whether a server's address is without TLS."""
+    """Return whether a server's address is without TLS."""
     return address.lower().startswith("http://")
 
 

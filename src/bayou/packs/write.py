@@ -18,7 +18,7 @@ from bayou.core.errors import StoreError
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.objectstore.threads import ThreadPool, wait_for_result
-from bayou.objectstore.transport import Stored
+from bayou.objectstore.transport import PutResult
 from bayou.packs.archive import MOST_MEMBERS, Member, PackBuilder
 
 PACK_BYTES = 8 << 20
@@ -42,7 +42,7 @@ class SentPack(Struct, frozen=True):
     """A pack whose upload is over: with the store's response, or the error that ended it."""
 
     pack: SealedPack
-    stored: Stored | None = None
+    stored: PutResult | None = None
     error: StoreError | None = None
 
 
@@ -55,7 +55,7 @@ class PackWriter:
         self._target = self._suitable()
         self._pool = ThreadPool(IN_FLIGHT)
         self._builder = PackBuilder()
-        self._running: deque[tuple[SealedPack, Future[Stored]]] = deque()
+        self._running: deque[tuple[SealedPack, Future[PutResult]]] = deque()
         self._sent: deque[SentPack] = deque()
 
     def add(self, path: str, push: str, data: bytes, sha256: bytes, modified: int) -> SealedPack | None:
@@ -120,5 +120,5 @@ class PackWriter:
         return link.piece(link.up, min(self._pack_size, _LEAST_BYTES), self._pack_size)
 
 
-def _put(store: Store, name: str, data: bytes) -> Stored:
+def _put(store: Store, name: str, data: bytes) -> PutResult:
     return store.put(keys.pack(name), data)  # unconditionally: no other attempt has this key (P1)

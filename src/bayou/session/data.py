@@ -107,7 +107,7 @@ class DataItem:
 class Data:
     """The data of a repo. A model is a `ModelRef`, or the name or id of a model.
 
-    A version that is saved outside of a session is journaled, and goes up with the next push.
+    A version that is saved outside of a session is journaled, and pushed by the next push.
     """
 
     def __init__(self, data: DataRepository, resolve: Resolve) -> None:

@@ -37,7 +37,7 @@ _WAIT = "they are kept here, so do not repeat them: the next write or `bayou dat
 def use_abandoned(
     records: Records, models: Collection[ModelRef] | None, *, appends: bool = True, name: str | None = None
 ) -> list[str]:
-    """Use the inputs of these models (None: of all) whose processes are gone; return what a user must hear of.
+    """Use the inputs of these models (None: of all) whose processes are gone; return sentences for the user.
 
     Without `appends`, only new versions are made: without the store's latest version, an append becomes a conflict if
     another machine has appended too. With `name`, only the inputs of that item are used. An input that can never be
@@ -100,7 +100,7 @@ def empty_spool(
 
 
 def is_fault_of_input(error: BayouError) -> bool:
-    """Whether an input can never be used because of what its command asked for, whatever becomes of the data."""
+    """Return whether an input can never be used because of what its command asked for, whatever becomes of the data."""
     return isinstance(error, UsageError | RecordError) and not isinstance(error, RecordDamaged | ContentDamaged)
 
 

@@ -52,8 +52,8 @@ class Repo:
     """An open repo. It opens its datastore when a caller first uses it: close it, or use it in a `with` block.
 
     A model is given as a `ModelRef`, or by its name or id. Reading sends no request, except to fetch content that is
-    absent here. What a program writes outside of a session is journaled, and goes up with the next push; `session`
-    takes the lease, pulls and pushes. Threads may share a repo. The objects that a repo hands out keep its datastore
+    absent here. Changes outside of a session are journaled, and the next push has them; `session` takes the
+    lease, pulls and pushes. Threads may share a repo. The objects that a repo hands out keep its datastore
     open; `close` closes it for all of them.
     """
 
@@ -139,7 +139,7 @@ class Repo:
     def query(self, predicate: str, *, limit: int | None = None) -> builtins.list[DataItem]:
         """Return each version for which a CEL predicate is true, as `latest && tags.env == "prod"`.
 
-        `QueryInvalid` if the predicate is not CEL, or cannot be judged for some item.
+        `QueryInvalid` if the predicate is not CEL, or cannot be evaluated for some item.
         """
         from bayou.core.errors import QueryInvalid  # noqa: PLC0415
         from bayou.data.query import query  # noqa: PLC0415
@@ -147,7 +147,7 @@ class Repo:
         self.records.catalog.refresh()
         found = query(self.records, predicate, limit=limit)
         if found.failed:
-            raise QueryInvalid(f"{len(found.failed)} versions cannot be judged: {found.failed[0]}")
+            raise QueryInvalid(f"{len(found.failed)} versions cannot be evaluated: {found.failed[0]}")
         data = self.data
         return [
             data.get(ModelRef(row["type"], row["model_id"], row["model"]), row["name"], row["version"])
@@ -162,7 +162,7 @@ class Repo:
         from bayou.spark.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
 
         self.records.catalog.refresh()
-        with open_query(self.repo, query, parameters) as opened:
+        with open_query(self.repo, query, parameters, connection=self._connection) as opened:
             return opened.to_pandas()
 
     def sql_batches(self, query: str, **parameters: Any) -> Iterator[ArrowTable]:
@@ -170,7 +170,7 @@ class Repo:
         from bayou.spark.sql.query import open_query  # noqa: PLC0415
 
         self.records.catalog.refresh()
-        with open_query(self.repo, query, parameters) as opened:
+        with open_query(self.repo, query, parameters, connection=self._connection) as opened:
             yield from opened.tables()
 
     @contextmanager
@@ -207,8 +207,7 @@ class Repo:
         """Return the block of a write session of several models, or of the store (`bayou.session.write_session`)."""
         return write_session(
             self.repo,
-            models=self._resolved(models),
-            store_wide=store_wide,
+            models=None if store_wide else self._resolved(models),
             timeout=timeout,
             progress=progress,
             on_wait=on_wait,
@@ -344,12 +343,12 @@ class ModelSession:
 
     @property
     def pulled(self) -> SyncReport | None:
-        """What the session pulled before the block; None if it pulled nothing: offline, or a directory."""
+        """The report of the pull before the block; None if there was no pull: offline, or a directory."""
         return self._session.pulled
 
     @property
     def pushed(self) -> SyncReport | None:
-        """What the session pushed after the block; None until then, offline, and for a directory."""
+        """The report of the push after the block; None until then, offline, and for a directory."""
         return self._session.pushed
 
     @property

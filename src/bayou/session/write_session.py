@@ -1,13 +1,14 @@
-"""`write_session`: what every command that writes runs in. Lease, pull, block, exactly one push, release.
+"""`write_session`: every command that writes runs in one. Lease, pull, block, exactly one push, release.
 
 Only this module pulls before a change and pushes after it, so no command can forget either, or do it twice. It also
-decides what becomes of the work when the store cannot be reached (V22).
+decides whether the work waits here or fails if the store cannot be reached (V22).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -39,18 +40,18 @@ if TYPE_CHECKING:
     from bayou.models.types.sql import SqlRunner
 
 _UNFIT = (SyncError, IndexDamaged, ParserFailed)
-"""Why a store cannot be worked with until a person decides."""
+"""Errors after which a person must decide before this repo can sync with its store again."""
 
 
 class Session(Struct):
-    """What the block works with. After it, `pulled` and `pushed` are the reports of the syncs (None: not tried)."""
+    """The open records and leases of a block. `pulled` and `pushed` are the reports of its syncs (None: not tried)."""
 
     records: Records
     leases: LeaseGroup
     pulled: SyncReport | None = None
     pushed: SyncReport | None = None
     remarks: list[str] = field(default_factory=list)
-    """What the session did with inputs that earlier commands left here (V22)."""
+    """Sentences about inputs that earlier commands left here and that this session used (V22)."""
 
     @property
     def alone(self) -> bool:
@@ -67,15 +68,14 @@ class Session(Struct):
         """Spark's runner of queries, for methods of `spark/sql`; importing it takes two seconds."""
         from bayou.spark.sql.query import save_result  # noqa: PLC0415  (pyarrow, grpc, pyspark)
 
-        return save_result
+        return partial(save_result, connection=self.records.connection)
 
 
 @contextmanager
 def write_session(
     repo: Repo,
     *,
-    models: Sequence[ModelRef] = (),
-    store_wide: bool = False,
+    models: Sequence[ModelRef] | None = (),
     timeout: float | None = None,
     progress: Progress | None = None,
     on_wait: Callable[[str], None] | None = None,
@@ -85,7 +85,7 @@ def write_session(
     alone: bool = False,
     wait_s: float | None = None,
 ) -> Iterator[Session]:
-    """Hold the leases of the models (`store_wide`: of the store), pull their data, run the block, push once.
+    """Hold the leases of the models (None: of the whole store), pull their data, run the block, push once.
 
     If the store cannot be had at the beginning, the block does not run, unless it may work `alone`: then it runs
     without lease and pull, and sync later renumbers a version whose number another machine took. If the store cannot
@@ -104,9 +104,9 @@ def write_session(
         pulled, obstacle = None, None
         try:
             # V14: entered first, so released last, on every exit. V13: held before the block's data is read.
-            leases = open_now.enter_context(_leases(opened, models, store_wide, timeout, wait_s, on_wait))
+            leases = open_now.enter_context(_leases(opened, models, timeout, wait_s, on_wait))
             finish_pending_changesets(repo, opened)  # of killed processes, before the pull changes the tree
-            pulled = exchange.pull(None if store_wide or not models else ModelScope.of(models))
+            pulled = exchange.pull(ModelScope.of(models) if models else None)
         except (*OUTAGES, *_UNFIT) as error:
             if not alone:
                 raise
@@ -119,7 +119,7 @@ def write_session(
             from bayou.session.inputs import use_abandoned  # noqa: PLC0415  (hardly ever needed)
 
             synced = obstacle is None and not repo.offline
-            session.remarks = use_abandoned(records, None if store_wide else models, appends=synced)
+            session.remarks = use_abandoned(records, models, appends=synced)
         try:
             yield session
         except Exception as error:
@@ -172,7 +172,7 @@ class _Exchange(Struct, frozen=True):
 
 
 def _check_pushed(report: SyncReport | None) -> None:
-    """Raise if the store refused or lost every file that failed: then all of them are whole here, and go up later."""
+    """Raise if the store refused or lost every file that failed: all are whole here, and a later push has them."""
     failed = report.failed if report is not None else []
     if failed and all(failure.code in error_codes(StoreError) for failure in failed):
         more = f" (and {len(failed) - 1:,} more)" if failed[1:] else ""
@@ -181,8 +181,7 @@ def _check_pushed(report: SyncReport | None) -> None:
 
 def _leases(
     connection: Connection,
-    models: Sequence[ModelRef],
-    store_wide: bool,
+    models: Sequence[ModelRef] | None,
     timeout: float | None,
     wait_s: float | None,
     on_wait: Callable[[str], None] | None,
@@ -190,7 +189,7 @@ def _leases(
     repo = connection.repo
     if repo.offline:
         return LeaseGroup([])
-    keys = [STORE] if store_wide else [model_key(model.type, model.id) for model in models]
+    keys = [STORE] if models is None else [model_key(model.type, model.id) for model in models]
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     if repo.config.datastore.url is None:
         return open_leases(repo).acquire_all(keys, wait_s=wait_s, on_wait=on_wait, deadline=deadline)

@@ -15,7 +15,7 @@ from bayou.index.entry import Entry
 from bayou.spark.kernels.transfer import QueuedUpload
 
 PACKED = 1 << 12
-"""What a file of a pack costs besides its bytes, in bytes: to open, hash and report it, but no request."""
+"""The cost of a file in a pack, in bytes besides its own: it is opened, hashed and reported, without a request."""
 
 LEAST = 512 * REQUEST
 """The least cost of a task: scheduling a smaller task takes longer than its work."""

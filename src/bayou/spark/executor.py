@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bayou.objectstore.spec import StoreSpec
     from bayou.spark.transfer import SparkTransfer
     from bayou.sync.context import SyncContext
-    from bayou.sync.plan.windows import Planned
+    from bayou.sync.plan.windows import Comparison
 
 _PARTS_PER_TASK = 4
 """More parts than tasks run at once, so that a long part leaves no core idle."""
@@ -75,18 +75,18 @@ class SparkExecutor:
             ):
                 return job.fold(rows)
 
-    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
+    def compare(self, spec: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
         from bayou.spark.plan import plan  # noqa: PLC0415
 
         with spark_errors(log_of(self.session)):
-            return plan(self.session, recipe, context, remote, folder)
+            return plan(self.session, spec, context, remote, folder)
 
-    def mover(self, recipe: StoreSpec, context: SyncContext) -> SparkTransfer:
+    def mover(self, spec: StoreSpec, context: SyncContext) -> SparkTransfer:
         from bayou.spark.transfer import SparkTransfer  # noqa: PLC0415
 
         return SparkTransfer(
             self.session,
-            recipe,
+            spec,
             context.store,
             context.root,
             context.incoming.staging,
@@ -149,7 +149,7 @@ def _plain(hint: Any) -> type:
 class SparkEngines:
     """Open executors on Spark. The `engine.select.SparkEngine` that the program's entry points install."""
 
-    def is_near(self, config: SparkConfig) -> bool:
+    def is_server_running(self, config: SparkConfig) -> bool:
         """Guess whether a session opens without a cold start; see `is_available`."""
         from bayou.spark.server.files import is_available  # noqa: PLC0415
 
@@ -167,7 +167,7 @@ class SparkEngines:
         from bayou.spark.shared_fs import require_shared, require_store  # noqa: PLC0415
 
         for store in needs.stores:
-            require_private_channel(config, store.recipe())
+            require_private_channel(config, store.spec())
         with spark_session(config, deadline=deadline) as spark:
             for store in needs.stores:
                 require_store(spark, store.url, writes=store in needs.written)

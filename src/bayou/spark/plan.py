@@ -24,15 +24,15 @@ from bayou.index.tree import scan as entries_of
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batches, ddl, rows, tasks_of
-from bayou.spark.kernels.plan import KEPT, SIDES, Kept, LookAt, looked
+from bayou.spark.kernels.plan import SIDES, WRITTEN, ObserveKernel, ParquetKernel, read_candidates
 from bayou.spark.progress import watching
 from bayou.spark.session import interrupt_at_deadline, interrupt_on_error
-from bayou.spark.sources.sync_inputs import SENT, Inputs, sent, sync_inputs
+from bayou.spark.sources.sync_inputs import SENT, Inputs, parse_requests, sync_inputs
 from bayou.state.database import Database
 from bayou.state.journal import JournalRow
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.decision_table import Action
-from bayou.sync.plan.windows import Looked, Note, Planned
+from bayou.sync.plan.windows import Candidate, Comparison, Note
 from bayou.worktree.scan import scan
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 """The work is in Python: compiling code for these plans takes a new server a second and saves nothing."""
 
 
-class Exported(Struct, frozen=True):
+class ExportedTables(Struct, frozen=True):
     """The Parquet files of the tables that are not empty, and the id of the journal's newest row at that time."""
 
     files: dict[str, Path]
     through: int
 
 
-def export(database: Database, remote: int, folder: Path) -> Exported:
+def export(database: Database, remote: int, folder: Path) -> ExportedTables:
     """Write the state of a remote's paths to Parquet files from one snapshot of the database, a few rows at a time."""
     found: dict[str, Path] = {}
     with database.snapshot() as db:
@@ -100,10 +100,10 @@ def export(database: Database, remote: int, folder: Path) -> Exported:
                 while some:
                     writer.write_batch(batch(SCHEMAS[name], list(zip(*some, strict=True))))
                     some = rows.fetchmany(_STATE_ROWS)
-    return Exported(found, through)
+    return ExportedTables(found, through)
 
 
-def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
+def plan(spark: SparkSession, spec: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
     """Find the paths that need a decision and observe them. `folder`, which workers see, keeps the result.
 
     This reads the journal before the tree, like every scan: a file that is written meanwhile has a newer row.
@@ -114,30 +114,30 @@ def plan(spark: SparkSession, recipe: StoreSpec, context: SyncContext, remote: I
     base = context.base.tree()
     same = (base.root.digest if base.root else None) == (remote.root.digest if remote.root else None)
     policy = context.policy
-    kernel = LookAt(
+    kernel = ObserveKernel(
         root=context.root,
-        place=context.remote_id,
+        remote_id=context.remote_id,
         policy=(policy.hydrate, policy.exclude),
         adopt=context.options.adopt,
         marks=marks,
         through=exported.through,
-        moved=context.base.remote.policy != policy.text,
-        same=same,
+        policy_changed=context.base.remote.policy != policy.text,
+        same_index=same,
     )
     if not exported.files and base.root is None and remote.root is not None and _is_first_full_pull(context):
         return _plan_pull_of_all(kernel, remote, marks, exported.through)
     inputs = Inputs(context.root, exported.files, base, None if same else remote, context.repo.state / "nodes")
-    found = folder / "looked"
+    found = folder / "candidates"
     with (
         interrupt_on_error(spark),
         interrupt_at_deadline(spark, context.deadline),
         watching(spark, context.progress, "comparing"),
     ):
-        parts = compare(spark, recipe, inputs, kernel, found)
+        parts = compare(spark, spec, inputs, kernel, found)
     return _result(parts, marks, exported.through, context.store)
 
 
-def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: LookAt, target: Path) -> list[Path]:
+def compare(spark: SparkSession, spec: StoreSpec, inputs: Inputs, kernel: ObserveKernel, target: Path) -> list[Path]:
     """Have tasks join the inputs by path, observe the paths that need it, and write the result to `target`.
 
     Return the file of each task, in which paths are in order.
@@ -147,7 +147,7 @@ def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: Look
     for name, value in _INTERPRETED.items():
         spark.conf.set(name, value)
     tasks = tasks_of(spark)
-    inputs_by_path = sync_inputs(spark, recipe, inputs, tasks).repartition(
+    inputs_by_path = sync_inputs(spark, spec, inputs, tasks).repartition(
         min(tasks * _PARTS_PER_TASK, _MOST_PARTS), "path"
     )
     columns = [name for name in inputs_by_path.columns if name != "path"]
@@ -156,17 +156,19 @@ def compare(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, kernel: Look
     candidates = joined.sortWithinPartitions("path").where(_may_need_decision(columns, kernel))
     # The kernel writes the files: a new server takes two seconds to load the classes of Spark's own writer.
     target.mkdir()
-    written = candidates.mapInArrow(Kept(kernel, target), ddl(KEPT))
+    written = candidates.mapInArrow(ParquetKernel(kernel, target), ddl(WRITTEN))
     return [target / name for found in batches(spark, written) for name in found.column("file").to_pylist()]
 
 
 def _is_first_full_pull(context: SyncContext) -> bool:
-    """Say whether the tree is empty and the policy wants every file of the store."""
+    """Return whether the tree is empty and the policy wants every file of the store."""
     policy = context.policy
     return policy.hydrate == "full" and not policy.exclude and next(scan(context.root), None) is None
 
 
-def _plan_pull_of_all(kernel: LookAt, remote: IndexTree, marks: tuple[JournalRow, ...], through: int) -> Planned:
+def _plan_pull_of_all(
+    kernel: ObserveKernel, remote: IndexTree, marks: tuple[JournalRow, ...], through: int
+) -> Comparison:
     """Plan a first pull into an empty tree: only the store has entries, so that there is nothing to compare.
 
     This process reads the leaves, a window at a time, while earlier windows are transferred. A file that appears in the
@@ -174,17 +176,17 @@ def _plan_pull_of_all(kernel: LookAt, remote: IndexTree, marks: tuple[JournalRow
     """
     assert remote.root is not None
     counts, sizes = Counter({Action.PULL: remote.root.entries}), Counter({Action.PULL: remote.root.bytes})
-    return Planned(counts, sizes, (), marks, through, partial(kernel.entries, partial(entries_of, remote)))
+    return Comparison(counts, sizes, (), marks, through, partial(kernel.entries, partial(entries_of, remote)))
 
 
-def _may_need_decision(names: Container[str], kernel: LookAt) -> Column:
+def _may_need_decision(names: Container[str], kernel: ObserveKernel) -> Column:
     """Return the condition for paths that may need a decision: all that the kernel would not drop, and few others."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     here = f.col("file_size").isNotNull()
     conditions = [f.col("skip_kind").isNotNull()]
     if "cached_size" in names:
-        known = f.col("cached_matches").eqNullSafe(kernel.place)
+        known = f.col("cached_matches").eqNullSafe(kernel.remote_id)
         unchanged = known & (f.col("cached_settled") == 1)
         for name in SIDES["file"]:
             unchanged &= f.col(f"cached_{name}") == f.col(f"file_{name}")
@@ -193,18 +195,18 @@ def _may_need_decision(names: Container[str], kernel: LookAt) -> Column:
         conditions.append(here)
     if "journal_rows" in names:
         conditions.append(f.col("journal_rows").isNotNull())
-    if not kernel.same:
+    if not kernel.same_index:
         both = [
             [f.col(f"{side}_{name}") if f"{side}_{name}" in names else f.lit(None) for side in ("base", "remote")]
             for name in SIDES["base"]
         ]
         conditions += [~mine.eqNullSafe(theirs) for mine, theirs in both]
-    if kernel.moved and "absent_why" in names:
+    if kernel.policy_changed and "absent_why" in names:
         conditions.append(f.col("absent_why").isNotNull())
     return reduce(or_, conditions)
 
 
-def _result(parts: Sequence[Path], marks: tuple[JournalRow, ...], through: int, store: Store) -> Planned:
+def _result(parts: Sequence[Path], marks: tuple[JournalRow, ...], through: int, store: Store) -> Comparison:
     """Count actions and collect notes, in one pass over a few columns; add the tasks' requests to those of `store`."""
     counts: Counter[Action] = Counter()
     sizes: Counter[Action] = Counter()
@@ -214,21 +216,21 @@ def _result(parts: Sequence[Path], marks: tuple[JournalRow, ...], through: int, 
             for found in file.iter_batches(_RESULT_ROWS, columns=list(_TALLIED)):
                 for path, action, moved, note, text in rows(found, _TALLIED):
                     if action is None and note == SENT:
-                        store.add_requests(sent(str(text)))
+                        store.add_requests(parse_requests(str(text)))
                     elif action is None:
                         notes.append(Note(str(path), str(note), str(text)))
                     else:
                         counts[Action(action)] += 1
                         sizes[Action(action)] += cast("int", moved)
-    return Planned(counts, sizes, notes, marks, through, partial(_merged, parts))
+    return Comparison(counts, sizes, notes, marks, through, partial(_merged, parts))
 
 
-def _merged(parts: Sequence[Path]) -> Iterator[Looked]:
+def _merged(parts: Sequence[Path]) -> Iterator[Candidate]:
     """Yield the rows of all files in order of path, holding only a few in memory."""
     return heapq.merge(*map(_read, parts), key=attrgetter("observed.path"))
 
 
-def _read(part: Path) -> Iterator[Looked]:
+def _read(part: Path) -> Iterator[Candidate]:
     with parquet.ParquetFile(part) as file:
         for found in file.iter_batches(_RESULT_ROWS):
-            yield from looked(found.filter(compute.field("action").is_valid()))
+            yield from read_candidates(found.filter(compute.field("action").is_valid()))

@@ -76,7 +76,7 @@ _opened: WeakKeyDictionary[SparkSession, _Opened] = WeakKeyDictionary()
 
 
 class _Opened(Struct, frozen=True):
-    """What belongs to an open session: the server's log, and the lock that keeps the server alive."""
+    """The resources of an open session: the server's log, and the lock that keeps the server alive."""
 
     log: Path | None = None
     use: FileLock | None = None
@@ -126,7 +126,7 @@ def _open_here(server: SparkServer, deadline: Deadline) -> SparkSession:
     return spark
 
 
-def require_private_channel(config: SparkConfig, recipe: StoreSpec) -> None:
+def require_private_channel(config: SparkConfig, spec: StoreSpec) -> None:
     """Raise `SparkUnavailable` where credentials would travel to another machine in clear text (V26).
 
     Credentials travel inside kernels. A channel is private if it does not leave this machine, or if it is encrypted: by
@@ -134,7 +134,7 @@ def require_private_channel(config: SparkConfig, recipe: StoreSpec) -> None:
     is allowed only if the user typed the address (BAYOU_SPARK_REMOTE), allowed it (`bayou trust` calls such an address
     in a `bayou.toml` "unencrypted"), or if the address itself has `use_ssl=false`.
     """
-    if config.remote is None or not recipe.secret or config.remote == os.environ.get("BAYOU_SPARK_REMOTE"):
+    if config.remote is None or not spec.secret or config.remote == os.environ.get("BAYOU_SPARK_REMOTE"):
         return
     if config.gate is not None:
         config.require_trust()
@@ -151,14 +151,14 @@ def require_private_channel(config: SparkConfig, recipe: StoreSpec) -> None:
     if not channel.secure and not is_loopback(channel.host) and use_ssl != "false":
         raise SparkUnavailable(
             f"{without_secrets(config.remote)} is another machine, and the channel to it is not encrypted: "
-            f"the credentials of {recipe.url} would travel in clear text",
+            f"the credentials of {spec.url} would travel in clear text",
             hint="add ;use_ssl=true to the address, as in sc://host:15002/;use_ssl=true "
             "(;use_ssl=false where the network itself is private)",
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine: `localhost`, or a loopback address."""
+    """Return whether a host is this machine: `localhost`, or a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

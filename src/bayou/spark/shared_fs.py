@@ -85,7 +85,7 @@ def require_store(spark: SparkSession, url: str, *, writes: bool = False) -> Non
 
 
 def on_this_machine(spark: SparkSession) -> bool:
-    """Say whether all workers of a session run on this machine as this user: Bayou's own server with a local master."""
+    """Return whether all workers run on this machine as this user: Bayou's own server with a local master."""
     return log_of(spark) is not None and is_local(str(spark.conf.get("spark.master", "")))
 
 

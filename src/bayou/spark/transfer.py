@@ -74,7 +74,7 @@ class SparkTransfer:
     def __init__(
         self,
         spark: SparkSession,
-        recipe: StoreSpec,
+        spec: StoreSpec,
         store: Store,
         root: Path,
         staging: Path,
@@ -86,7 +86,7 @@ class SparkTransfer:
         require_shared(spark, root, "the tree")
         require_shared(spark, staging, "the directory that downloads go to")
         self._spark = spark
-        self._recipe = recipe
+        self._spec = spec
         self._store = store
         self._root = root
         self._staging = staging
@@ -111,7 +111,7 @@ class SparkTransfer:
     def _send(self, window: list[QueuedUpload]) -> Generator[Upload | Failure | None, None, None]:
         window.sort(key=attrgetter("path"))  # files that are read together lie together in a pack
         reports = self._staging / temporary_name()
-        kernel = transfer.Uploads(self._recipe, self._root, self._pack_size, seconds_left(self._deadline), reports)
+        kernel = transfer.Uploads(self._spec, self._root, self._pack_size, seconds_left(self._deadline), reports)
         return self._run(
             window,
             transfer.queued_to_batch,
@@ -157,7 +157,7 @@ class SparkTransfer:
         folder.mkdir()
         self._folders.append(folder)
         reports = self._staging / temporary_name()
-        kernel = transfer.Downloads(self._recipe, self._root, folder, seconds_left(self._deadline), reports)
+        kernel = transfer.Downloads(self._spec, self._root, folder, seconds_left(self._deadline), reports)
         task_of = divide_downloads(window, self._most_tasks)
         return _started(self._run(window, entries_to_batch, kernel, transfer.DownloadResults(folder), reports, task_of))
 

@@ -41,7 +41,7 @@ class SparkStatus(Struct, frozen=True):
     problem: str | None = None
 
 
-class Warmed(Struct, frozen=True):
+class WarmUpResult(Struct, frozen=True):
     """The result of `warm_up`: whether it started a server, and whether there is a class archive now."""
 
     status: SparkStatus
@@ -64,7 +64,7 @@ def status(config: SparkConfig) -> SparkStatus:
     return SparkStatus(mode, url, server.spark.version, record is not None, server.java.version, server.files.log)
 
 
-def warm_up(config: SparkConfig, *, deadline: Deadline | None = None) -> Warmed:
+def warm_up(config: SparkConfig, *, deadline: Deadline | None = None) -> WarmUpResult:
     """Start the server and run small jobs on it; make the class archive first, if there is none.
 
     A server dumps the archive when it ends, so this ends the first server and starts another. It does not end a server
@@ -72,7 +72,7 @@ def warm_up(config: SparkConfig, *, deadline: Deadline | None = None) -> Warmed:
     """
     if config.remote is not None:
         _exercise_server(config, None)
-        return Warmed(_remote_status(config.remote), started=False, archive=False)
+        return WarmUpResult(_remote_status(config.remote), started=False, archive=False)
     deadline = deadline or Deadline.after(2 * START_S)
     server = SparkServer.of(config)
     started = not server.running()
@@ -82,7 +82,7 @@ def warm_up(config: SparkConfig, *, deadline: Deadline | None = None) -> Warmed:
         server.archive.publish(server.files)
         started = started or not server.running()
     _exercise_server(config, deadline)
-    return Warmed(status(config), started, server.archive.ready)
+    return WarmUpResult(status(config), started, server.archive.ready)
 
 
 def stop(config: SparkConfig) -> bool:
@@ -160,7 +160,7 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     from bayou.index.node_store import LocalNodes, NodeFiles  # noqa: PLC0415
     from bayou.index.tree import IndexTree  # noqa: PLC0415
     from bayou.objectstore.spec import StoreSpec  # noqa: PLC0415
-    from bayou.spark.kernels.plan import LookAt  # noqa: PLC0415
+    from bayou.spark.kernels.plan import ObserveKernel  # noqa: PLC0415
     from bayou.spark.plan import compare  # noqa: PLC0415
     from bayou.spark.sources.sync_inputs import Inputs  # noqa: PLC0415
 
@@ -171,7 +171,7 @@ def _exercise_sync(spark: SparkSession, folder: Path) -> None:
     empty = IndexTree(nodes, None)
     remote_index = IndexTree(nodes, build([Entry("files/there", None, 0, None, None, None, 0)], nodes))
     for number, remote in enumerate((empty, remote_index)):
-        kernel = LookAt(root, 1, ("full", ()), True, (), 0, False, remote is empty)
+        kernel = ObserveKernel(root, 1, ("full", ()), True, (), 0, False, remote is empty)
         inputs = Inputs(root, {}, empty, None if remote is empty else remote, cache)
         compare(spark, StoreSpec.of(folder.as_uri(), None, {}), inputs, kernel, folder / f"found-{number}")
 

@@ -45,7 +45,7 @@ _CLEARED = ("absent", "untracked", "forgotten")
 
 
 class RemoteState(Struct, frozen=True):
-    """What this machine knows of one remote. `etag` is set only while base's root is that head's root (V3)."""
+    """The state of one remote on this machine. `etag` is set only while base's root is that head's root (V3)."""
 
     id: int
     url: str
@@ -99,7 +99,7 @@ class SyncBase:
         return found
 
     def dirty(self) -> bool:
-        """Whether the overlay has rows that no fold has merged yet."""
+        """Return whether the overlay has rows that no fold has merged yet."""
         return bool(self.database.rows("SELECT 1 FROM overlay WHERE place = ? LIMIT 1", (self.remote_id,)))
 
     def fold(self, sink: NodeSink) -> RemoteState:
@@ -127,7 +127,7 @@ class SyncBase:
         return self.remote
 
     def can_replace_root(self, old: Root | None, new: Root | None) -> bool:
-        """Whether `replace_root` may make `new`, which a commit of this client made from `old`, the root of base.
+        """Return whether base may take the root `new`, which a commit of this client made from `old`.
 
         Base must equal `old`, with an empty overlay, and the local cache must have each node of `new` under the name
         that `new` uses. The commit has written the new nodes. Of the others, the cache has the leaves, since it names
@@ -216,7 +216,7 @@ def record_absent(db: sqlite3.Connection, remote_id: int, path: str, why: Why) -
 
 
 def record_forgotten(db: sqlite3.Connection, remote_id: int, paths: Collection[str] | None) -> None:
-    """Record that another client forgot these entries of base (None: some that cannot be told any more)."""
+    """Record that another client forgot these entries of base (None: it is not known any more which)."""
     db.executemany(
         "INSERT OR IGNORE INTO forgotten VALUES (?, ?)",
         [(remote_id, path) for path in (paths if paths is not None else (_ALL,))],

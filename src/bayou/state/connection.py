@@ -32,7 +32,7 @@ _FRESH_S = 10.0
 """Seconds for which a head that was read is worth a commit on top of it; after that, other commits are likely."""
 
 
-class HeadTaken(NamedTuple):
+class PrefetchedHead(NamedTuple):
     """A head that was read before it was needed, and the requests of that read if no operation has counted them."""
 
     seen: HeadSeen
@@ -90,7 +90,7 @@ class Connection:
         """Keep a head that was just read, for the next `take_head`."""
         self._head, self._head_read, self._head_store, self._head_at = seen, None, None, time.monotonic()
 
-    def take_head(self) -> HeadTaken | None:
+    def take_head(self) -> PrefetchedHead | None:
         """Return, once, the head that was prefetched or kept a moment ago; None if there is none, or it has failed.
 
         It may be outdated by now: a commit on top of it is refused then, and reads the head again (V1).
@@ -108,7 +108,7 @@ class Connection:
                 return None  # the caller's own read reports what is wrong
         if found is None:
             return None
-        return HeadTaken(found, store.requests if store is not None else None)
+        return PrefetchedHead(found, store.requests if store is not None else None)
 
     def recall_lease(self, key: str) -> Match | None:
         """Return the version in which this machine freed a lease; see `LeaseMemory`."""

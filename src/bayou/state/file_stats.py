@@ -39,7 +39,7 @@ class CachedHash(NamedTuple):
     matches: int | None
 
     def is_current(self, stat: FileStat) -> bool:
-        """Whether a file with this stat need not be hashed again."""
+        """Return whether a file with this stat need not be hashed again."""
         return self.settled and self.stat == stat
 
 

@@ -1,6 +1,6 @@
 """How old this machine's view of its datastore is, and what waits here for the store; no request is sent (V15).
 
-The view is as old as the last response that showed the store's head. What waits are the paths of the journal, and the
+The view is as old as the last response that showed the store's head. Waiting are the paths of the journal, and the
 inputs in `.bayou/state/spool` that are no versions yet (V22).
 """
 

@@ -230,7 +230,7 @@ def _newest(db: sqlite3.Connection) -> int:
 
 
 def is_empty(db: sqlite3.Connection, remote_id: int) -> bool:
-    """Whether there is no row at all: then, until the transaction ends, no path need be checked on its own."""
+    """Return whether there is no row at all: then, until the transaction ends, no path need be checked on its own."""
     return db.execute("SELECT 1 FROM journal WHERE place = ? LIMIT 1", (remote_id,)).fetchone() is None
 
 
@@ -281,11 +281,11 @@ class JournalSnapshot(Struct):
         return next(still_open, self.through + 1) - 1
 
     def written(self, path: str) -> bool:
-        """Whether a program wrote the file: then a file that exists is to be pushed."""
+        """Return whether a program wrote the file: then a file that exists is to be pushed."""
         return any(row.kind == "write" for row in self._rows.get(path, ()))
 
     def deleted(self, path: str) -> bool:
-        """Whether a file that is missing was deleted: no write that was carried out began after the delete.
+        """Return whether a file that is missing was deleted: no write that was carried out began after the delete.
 
         An abandoned write created no file, so the delete before it still holds. A write without a delete does not make
         a missing file deleted (T10).
@@ -295,7 +295,7 @@ class JournalSnapshot(Struct):
         return any(row.kind == "delete" and last_write <= _end(row) for row in rows)
 
     def unfinished_delete(self, path: str) -> bool:
-        """Whether a file that exists was to be deleted by a process that ended before it did so.
+        """Return whether a file that exists was to be deleted by a process that ended before it did so.
 
         A delete that was carried out does not apply to a file that was created afterwards. Neither does an abandoned
         delete, if a write or a mark was still open when it began.
@@ -307,11 +307,11 @@ class JournalSnapshot(Struct):
         return all(write.closed is not None and write.closed < row.id for write in writes)
 
     def marked(self, path: str) -> bool:
-        """Whether a mark names the path, a directory above it, or everything."""
+        """Return whether a mark names the path, a directory above it, or everything."""
         return bool(self._marks_of(path))
 
     def is_open(self, directory: str, paths: Iterable[str]) -> bool:
-        """Whether a process is still writing to a directory, which has these paths: a row or a mark is open."""
+        """Return whether a process is still writing to a directory, which has these paths: a row or a mark is open."""
         rows = [row for path in paths for row in self._rows.get(path, ())] + self._marks_of(directory)
         rows += [row for row in self.marks if row.path.startswith(f"{directory}/")]
         return any(row.state == "open" for row in rows)

@@ -26,7 +26,7 @@ from bayou.objectstore.store import Store
 if TYPE_CHECKING:
     from bayou.index.tree import IndexTree
     from bayou.sync.context import SyncContext
-    from bayou.sync.plan.windows import Planned
+    from bayou.sync.plan.windows import Comparison
     from bayou.sync.transfer.executor import BulkMover
 
 T = TypeVar("T")
@@ -36,17 +36,17 @@ T = TypeVar("T")
 class BulkExecutor(Protocol):
     """An executor that also compares trees of many paths and transfers files, on its workers."""
 
-    def compare(self, recipe: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Planned:
+    def compare(self, spec: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
         """Find the paths that need a decision, with their local state; workers store the result in `folder`."""
 
-    def mover(self, recipe: StoreSpec, context: SyncContext) -> BulkMover:
+    def mover(self, spec: StoreSpec, context: SyncContext) -> BulkMover:
         """Return the mover of files; raise `SparkNotShared` if workers cannot see the tree or the staging directory."""
 
 
 class Bulk(Struct, frozen=True):
     """How a command uses Spark: for more than `limit` files.
 
-    If Spark fails, `warn` gets a warning and this process does the work, unless the user asked for Spark (`must`).
+    If Spark fails, `warn` gets a warning and this process does the work, unless the user asked for Spark (`required`).
     """
 
     datastore: DatastoreConfig
@@ -55,7 +55,7 @@ class Bulk(Struct, frozen=True):
     concurrency: int
     deadline: Deadline
     warn: Callable[[str], None]
-    must: bool = False
+    required: bool = False
     progress: Progress | None = None
 
     @classmethod
@@ -74,7 +74,7 @@ class Bulk(Struct, frozen=True):
             config.sync.concurrency,
             deadline,
             warn,
-            selector.must,
+            selector.spark_required,
             progress,
         )
 
@@ -85,23 +85,23 @@ class Bulk(Struct, frozen=True):
         """
         datastore = self.datastore
         if datastore.url is None or datastore.url.startswith("memory:"):
-            if self.must:
+            if self.required:
                 raise UsageError(
                     "Spark's workers do not see this datastore: it is in the memory of this process, or a directory",
                     hint="leave out --engine: bayou datastore sync",
                 )
             return None
         datastore.require_trust()  # V23
-        recipe = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, self.concurrency)
-        needs = Needs((RemoteHandle(recipe),))
+        spec = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, self.concurrency)
+        needs = Needs((RemoteHandle(spec),))
         try:
             with select.spark_engine().open(
                 self.spark, needs, deadline=self.deadline, progress=self.progress
             ) as executor:
                 assert isinstance(executor, BulkExecutor)
-                return job(executor, recipe)
+                return job(executor, spec)
         except (SparkError, PackageMissing) as error:
-            if self.must:
+            if self.required:
                 raise
             self.warn(f"{what} by this process alone, since Spark could not: {error.message}")
             return None
@@ -110,10 +110,10 @@ class Bulk(Struct, frozen=True):
 def store_handle(config: Config, store: Store, deadline: Deadline) -> StoreHandle:
     """Return the store of a repo for use in a job; workers open a client only if the user trusts the repo (V23)."""
 
-    def recipe() -> StoreSpec:
+    def spec() -> StoreSpec:
         datastore = config.datastore
         datastore.require_trust()  # V23
         assert datastore.url is not None  # a directory has no store
         return StoreSpec.of(datastore.url, datastore.namespace, datastore.options, config.sync.concurrency)
 
-    return StoreHandle(store, recipe, deadline)
+    return StoreHandle(store, spec, deadline)

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from bayou.core.errors import IndexDamaged, SparkFailed
 from bayou.core.progress import CombinedProgress
 from bayou.index.tree import IndexTree, diff, scan
@@ -24,11 +26,11 @@ from bayou.sync.bulk import BulkExecutor
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot, windows
 from bayou.sync.plan.decision_table import Action
-from bayou.sync.plan.local_scanner import LocalScanner, Observation
+from bayou.sync.plan.local_scanner import LocalScanner, ScanResult
 from bayou.sync.plan.planner import forget_unconfirmed, guard, plan, report_discovery
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.plan.steps import MASS_COUNT, PathAction
-from bayou.sync.plan.windows import Looked, Planned, Window, cut
+from bayou.sync.plan.windows import Candidate, Comparison, Window, divide_into_windows
 from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import read_remote, record_compared, record_in_sync, report_scan, resolve_pending
@@ -41,7 +43,7 @@ _NAMED = 3
 
 
 def large_pass(
-    context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot | None = None
+    context: SyncContext, executor: BulkExecutor, spec: StoreSpec, store_view: RemoteSnapshot | None = None
 ) -> bool:
     """Run a pass on Spark; return whether something changed meanwhile, so that another pass is needed.
 
@@ -57,8 +59,9 @@ def large_pass(
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     _forget_before_rebuild(context, store_view)
-    with _empty_directory(context.repo.state / LARGE) as folder, _spark_mover(context, executor, recipe) as mover:
-        bulk = _BulkPass(context, _compare(context, executor, recipe, store_view, folder), store_view, mover)
+    with _empty_directory(context.repo.state / LARGE) as folder, _spark_mover(context, executor, spec) as mover:
+        planned = _compare(context, executor, spec, store_view, folder)
+        bulk = _BulkPass(replace(context, executor=mover), planned, store_view, mover)
         bulk.report_findings()
         if context.options.dry_run:
             bulk.report_actions()
@@ -83,26 +86,23 @@ def _empty_directory(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _spark_mover(context: SyncContext, executor: BulkExecutor, recipe: StoreSpec) -> Iterator[BulkMover]:
-    """Let Spark's workers transfer the files. It is checked that they see the tree and the local state."""
-    before = context.executor
-    mover = executor.mover(recipe, context)
-    context.executor = mover
+def _spark_mover(context: SyncContext, executor: BulkExecutor, spec: StoreSpec) -> Iterator[BulkMover]:
+    """Yield the transfer of files by Spark's workers. It is checked that they see the tree and the local state."""
+    mover = executor.mover(spec, context)
     try:
         yield mover
     finally:
-        context.executor = before
         mover.close()
 
 
 def _compare(
-    context: SyncContext, executor: BulkExecutor, recipe: StoreSpec, store_view: RemoteSnapshot, folder: Path
-) -> Planned:
+    context: SyncContext, executor: BulkExecutor, spec: StoreSpec, store_view: RemoteSnapshot, folder: Path
+) -> Comparison:
     """Let Spark find the paths that need a decision; if it fails because a node is damaged, raise that error."""
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     try:
-        return executor.compare(recipe, context, store_view.tree, folder)
+        return executor.compare(spec, context, store_view.tree, folder)
     except (SparkFailed, IndexDamaged):
         for tree in (context.base.tree(), store_view.tree):
             for _ in scan(tree):
@@ -121,7 +121,7 @@ def _forget_before_rebuild(context: SyncContext, store_view: RemoteSnapshot) -> 
 class _BulkPass:
     """One pass: the result of the comparison, and the store's snapshot as of the last committed window."""
 
-    def __init__(self, context: SyncContext, planned: Planned, store_view: RemoteSnapshot, mover: BulkMover) -> None:
+    def __init__(self, context: SyncContext, planned: Comparison, store_view: RemoteSnapshot, mover: BulkMover) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view
@@ -130,7 +130,7 @@ class _BulkPass:
 
     def report_findings(self) -> None:
         """Report what the scan of the tree found besides payload, and remove old temporary files."""
-        found = Observation(JournalSnapshot(), walked=True)
+        found = ScanResult(JournalSnapshot(), walked=True)
         for note in self._planned.notes:
             match note.what:
                 case "foreign":
@@ -151,7 +151,7 @@ class _BulkPass:
         """Report what a sync would do, for a dry run."""
         actions: list[PlannedAction] = []
         counts: Counter[Action] = Counter()
-        for _, todo in self._plan_windows():
+        for _, todo in self._plan_windows(self._context):
             counts.update(step.action for step in todo)
             actions += [PlannedAction(step.path, step.action.value) for step in todo if step.is_change]
         guard(self._context, counts, self._view)
@@ -170,10 +170,10 @@ class _BulkPass:
             return
         conflicts: list[str] = []
         counts = Counter()
-        with _unreported(context):
-            for _, todo in self._plan_windows():
-                counts.update(step.action for step in todo)
-                conflicts += [step.path for step in todo if step.action is Action.CONFLICT][: _NAMED - len(conflicts)]
+        unreported = replace(context, report=SyncReport(mode=context.report.mode))  # windows are planned again
+        for _, todo in self._plan_windows(unreported):
+            counts.update(step.action for step in todo)
+            conflicts += [step.path for step in todo if step.action is Action.CONFLICT][: _NAMED - len(conflicts)]
         guard(context, counts, self._view)
         if fails and conflicts:
             raise refuse_conflicts(conflicts)
@@ -189,29 +189,28 @@ class _BulkPass:
         again = False
         before = begun = StartedPlan()
         try:
-            with self._one_stage():
-                for window, todo in self._prefetched_windows():
-                    begun = begin(self._context, todo, self._view, through=self._planned.through, walked=window.span)
-                    again |= self._finish(before)
+            with self._one_stage() as context:
+                for window, todo in self._prefetched_windows(context):
+                    begun = begin(context, todo, self._view, through=self._planned.through, walked=window.span)
+                    again |= self._finish(context, before)
                     before = begun
-                again |= self._finish(before)
+                again |= self._finish(context, before)
         finally:
             before.abandon()
             begun.abandon()
         record_in_sync(self._context, self._view.seen, self._planned.marks, clean=not again)
         return again
 
-    def _finish(self, begun: StartedPlan) -> bool:
+    def _finish(self, context: SyncContext, begun: StartedPlan) -> bool:
         """Commit a window; return whether another pass is needed."""
-        context = self._context
         again, seen = finish(context, begun, self._view.seen)
         if seen is not None:
             self._view = remote_snapshot.with_head(self._view, context.store, context.cache, seen)
         return again
 
     @contextmanager
-    def _one_stage(self) -> Iterator[None]:
-        """Show one progress stage for all windows; the comparison has counted the files and bytes to transfer."""
+    def _one_stage(self) -> Iterator[SyncContext]:
+        """Yield a context that shows all windows as one stage; the comparison has counted its files and bytes."""
         context, mode, planned = self._context, self._context.options.mode, self._planned
         moving = [
             action for action in Action if (action.pushes and mode != "pull") or (action.pulls and mode != "push")
@@ -222,42 +221,38 @@ class _BulkPass:
             sum(planned.counts[action] for action in moving),
             sum(planned.bytes[action] for action in moving),
         )
-        context.progress = CombinedProgress(whole)
         try:
-            yield
+            yield replace(context, progress=CombinedProgress(whole))
         finally:
-            context.progress = whole
             whole.end()
 
-    def _prefetched_windows(self) -> Iterator[tuple[Window, list[PathAction]]]:
+    def _prefetched_windows(self, context: SyncContext) -> Iterator[tuple[Window, list[PathAction]]]:
         """Yield each window with its actions; in a pull, after the downloads of the next window have started."""
-        context = self._context
         if context.options.mode != "pull":
-            yield from self._plan_windows()
+            yield from self._plan_windows(context)
             return
         before: list[tuple[Window, list[PathAction]]] = []
-        for window, todo in self._plan_windows():
+        for window, todo in self._plan_windows(context):
             arriving = [IncomingFile(step.path, step.remote, step.observed) for step in todo if step.action.pulls]
             self._mover.expect(downloads(context.policy, arriving))
             yield from before
             before = [(window, todo)]
         yield from before
 
-    def _plan_windows(self) -> Iterator[tuple[Window, list[PathAction]]]:
+    def _plan_windows(self, context: SyncContext) -> Iterator[tuple[Window, list[PathAction]]]:
         """Yield each window with its actions, planned against the newest snapshot of the store."""
-        context = self._context
         # A small first window starts the transfers sooner; but a push that fits into one commit stays one commit.
         soon = context.options.mode == "pull" or self._planned.counts.total() > windows.WINDOW
-        for window in cut(self._rows(), soon=soon):
+        for window in divide_into_windows(self._rows(), soon=soon):
             context.deadline.remaining()
             journal = JournalSnapshot.of(
                 [*self._planned.marks, *context.journal.rows_within(window.span, self._planned.through)]
             )
             journal.through = self._planned.through
             paths = {row.observed.path: row.observed for row in window.rows}
-            observation = Observation(journal, paths, walked=True, within=window.span)
+            observation = ScanResult(journal, paths, walked=True, within=window.span)
             with context.database.transaction() as db:
-                file_stats.save_many(db, [row.kept for row in window.rows if row.kept is not None])
+                file_stats.save_many(db, [row.hash_row for row in window.rows if row.hash_row is not None])
             scanner = LocalScanner(
                 context.root,
                 context.database,
@@ -272,7 +267,7 @@ class _BulkPass:
             context.report.failed += observation.failed
             yield window, todo
 
-    def _rows(self) -> Iterator[Looked]:
+    def _rows(self) -> Iterator[Candidate]:
         """Yield the compared paths, without those that only seem deleted since their directory is unreadable (V5)."""
         for row in self._planned.rows():
             observed = row.observed
@@ -283,14 +278,3 @@ class _BulkPass:
 def is_suspect(counts: Mapping[Action, int]) -> bool:
     """Return whether the deletes of single paths are enough for a mass delete."""
     return any(counts.get(action, 0) > MASS_COUNT for action in (Action.DELETE_REMOTE, Action.DELETE_LOCAL))
-
-
-@contextmanager
-def _unreported(context: SyncContext) -> Iterator[None]:
-    """Discard what planning reports in this block: the windows will be planned again."""
-    report = context.report
-    context.report = SyncReport(mode=report.mode)
-    try:
-        yield
-    finally:
-        context.report = report

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from stat import S_ISREG
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bayou.core import activity, paths
 from bayou.core.deadline import Deadline
@@ -36,7 +36,7 @@ from bayou.state.journal import Journal
 from bayou.state.part_log import PartLogs
 from bayou.sync.bulk import Bulk, store_handle
 from bayou.sync.commit.commit import Committer
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.transfer.executor import ThreadTransfer, TransferExecutor
@@ -52,8 +52,17 @@ _LOCK_WAIT_S = 300.0
 """How long a sync without a deadline waits for that lock (V12): another process may transfer for hours."""
 
 
-class SyncContext(Struct):
-    """One sync of one repo with one store."""
+class SyncState(Struct):
+    """What the passes of one sync learn and pass on to the next."""
+
+    mass_delete: bool = False
+    """Whether the commits of this sync are parts of a mass delete that the user allowed."""
+    compared_seq: int | None = None
+    """The seq of the oldest head that base may be compared with, if base has none recorded; None: base is empty."""
+
+
+class SyncContext(Struct, frozen=True):
+    """One sync of one repo with one store. A pass that works otherwise (on Spark, unreported) gets a changed copy."""
 
     repo: Repo
     root: Path
@@ -76,10 +85,7 @@ class SyncContext(Struct):
     """The open datastore; it may have a head that the caller's session has just read."""
     pack_below: int = 0
     """Files of less than so many bytes are pushed in packs."""
-    mass_delete: bool = False
-    """Whether the commits of this sync are parts of a mass delete that the user allowed."""
-    compared_seq: int | None = None
-    """The seq of the oldest head that base may be compared with, if base has none recorded; None: base is empty."""
+    state: SyncState = field(default_factory=SyncState)
 
     @property
     def remote_id(self) -> int:
@@ -128,8 +134,8 @@ class SyncContext(Struct):
         """Return the stat of a regular file in the tree; None if the path is missing or is not a regular file."""
         return file_stat(self.root, path)
 
-    def is_unchanged(self, observed: Observed) -> bool:
-        """Whether the file is the one that the scanner saw, or is still missing.
+    def is_unchanged(self, observed: ObservedPath) -> bool:
+        """Return whether the file is the one that the scanner saw, or is still missing.
 
         Anything but a regular file counts as missing. This is called often, and a plain `lstat` is safe: a file that a
         link leads to has another inode.
@@ -153,7 +159,7 @@ class SyncContext(Struct):
 
 
 def still_absent(root: Path, policy: Policy, path: str, why: Why) -> bool:
-    """Whether a path that was left out for a reason stays absent: by policy, or because it cannot exist here (V21)."""
+    """Return whether a path that was left out stays absent: by policy, or because it cannot exist here (V21)."""
     if why != "refused":
         return policy.still(path, why)
     if paths.refusal(path) is not None:
@@ -217,7 +223,9 @@ def open_context(
             report=SyncReport(mode=options.mode, dry_run=options.dry_run),
             progress=shown,
             # Entries without a head were discovered, before the first commit.
-            compared_seq=0 if base.remote.seq is None and (base.remote.root is not None or base.dirty()) else None,
+            state=SyncState(
+                compared_seq=0 if base.remote.seq is None and (base.remote.root is not None or base.dirty()) else None
+            ),
         )
 
 

@@ -17,9 +17,9 @@ from bayou.state.connection import Connection
 from bayou.state.journal import JournalSnapshot
 from bayou.sync.context import SyncContext, open_context
 from bayou.sync.plan.decision_table import LocalState
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy
-from bayou.sync.report import Failure, Moved, SyncOptions, SyncReport
+from bayou.sync.report import Failure, SyncOptions, SyncReport, TransferCounts
 from bayou.sync.run import run
 from bayou.sync.transfer.executor import BAD_CONTENT
 from bayou.sync.transfer.intents import recover_intents
@@ -36,14 +36,14 @@ def hydrate(
     *,
     timeout: float | None = None,
     connection: Connection | None = None,
-) -> Moved:
+) -> TransferCounts:
     """Fetch one path, all below a directory, all of a model, or (None) everything that is absent by the lazy policy.
 
     A path may have any spelling that `paths.relative` accepts. `SyncError` names a file that could not be fetched.
     """
     path = None if target is None else paths.relative(repo.tree_root, target) or None
     if repo.config.datastore.url is None:
-        return Moved()
+        return TransferCounts()
     with _open_full(repo, timeout, connection) as context:
         recover_intents(context)
         fetch(context, path)
@@ -125,7 +125,7 @@ def _lacking(context: SyncContext, targets: Sequence[str]) -> list[str]:
 def _incoming(context: SyncContext, entries: Mapping[str, Entry]) -> list[IncomingFile]:
     through = context.journal.newest()
     return [
-        IncomingFile(path, entry, Observed(path, LocalState(absent=True), None, through))
+        IncomingFile(path, entry, ObservedPath(path, LocalState(absent=True), None, through))
         for path, entry in entries.items()
     ]
 
@@ -144,14 +144,14 @@ def _fetch_moved(context: SyncContext, entries: Mapping[str, Entry]) -> None:
 
 
 def _is_lost(context: SyncContext, path: str) -> bool:
-    """Whether base has a file that is missing here without a journaled delete: fetching it is safe (V5)."""
+    """Return whether base has a file that is missing here without a journaled delete: fetching it is safe (V5)."""
     if context.stat(path) is not None or not context.base.lookup([path]):
         return False
     return not JournalSnapshot.of(context.journal.rows()).deleted(path)
 
 
 def _is_here(context: SyncContext, target: str | None) -> bool:
-    """Whether base or the tree has the target, so that having nothing to fetch means that it is complete."""
+    """Return whether base or the tree has the target, so that having nothing to fetch means that it is complete."""
     if target is None or context.stat(target) is not None:
         return True
     context.base.fold(context.nodes)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from bayou.core import paths
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, NotFound, Offline, PathRefused, SyncError, TreeError, UsageError
+from bayou.core.text import nearest
 from bayou.index.entry import STORED, Entry
 from bayou.index.head import read_head
 from bayou.index.key_range import EVERYTHING, KeyRange
@@ -151,17 +152,15 @@ def fetch(store: Store, entry: Entry, file: BinaryIO) -> bytes:
     return digest
 
 
-def nearest(tree: IndexTree, path: str) -> str | None:
+def nearest_path(tree: IndexTree, path: str) -> str | None:
     """Return the path of the index whose name is most like `path`: in its directory, or in the nearest one above."""
-    from difflib import get_close_matches  # noqa: PLC0415
-
     directory = path
     while directory:
         directory = directory.rpartition("/")[0]
         span = KeyRange.under(f"{directory}/") if directory else EVERYTHING
         names = [entry.path for entry in islice(scan(tree, span), _CANDIDATES)]
         if names:
-            return next(iter(get_close_matches(path, names, n=1)), None)
+            return nearest(path, names)
     return None
 
 
@@ -185,7 +184,7 @@ def _not_found(repo: Repo, tree: IndexTree, path: str) -> NotFound:
         )
     if SafeRoot(repo.tree_root).lstat(path) is not None:
         return NotFound(f"{path} is in this tree, and was not pushed yet", hint="bayou datastore sync --push --adopt")
-    name = nearest(tree, path)
+    name = nearest_path(tree, path)
     return NotFound(
         f"there is nothing at {path}",
         hint=f"the nearest name is {name}" if name is not None else "bayou data list shows what there is",

@@ -57,7 +57,7 @@ class CommitId(Struct, frozen=True):
     commit: str
 
 
-class Moved(Struct):
+class TransferCounts(Struct):
     """Counts of what was transferred in one direction."""
 
     files: int = 0
@@ -72,8 +72,8 @@ class SyncReport(Struct):
     mode: Mode = "sync"
     engine: Engine = "fast"
     dry_run: bool = False
-    pulled: Moved = field(default_factory=Moved)
-    pushed: Moved = field(default_factory=Moved)
+    pulled: TransferCounts = field(default_factory=TransferCounts)
+    pushed: TransferCounts = field(default_factory=TransferCounts)
     conflicts: list[Conflict] = field(default_factory=list)
     untracked: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -218,7 +218,7 @@ class VerifyReport(Struct, frozen=True):
     damaged: list[str] = field(default_factory=list)
     """Damaged objects of the index itself: nodes, and pages of the log."""
     unrecovered: list[str] = field(default_factory=list)
-    """What a rebuild of the index could not recover: paths, or numbers of entries in a range."""
+    """The entries that a rebuild of the index could not recover: paths, or numbers of entries in a range."""
     attested: list[str] = field(default_factory=list)
     """The paths of a rebuilt index that nothing but the lists in packs names: some may have been deleted before."""
     warnings: list[str] = field(default_factory=list)
@@ -232,7 +232,7 @@ class VerifyReport(Struct, frozen=True):
 
 
 class CollectReport(Struct, frozen=True):
-    """What `datastore gc` deleted from the store, or would delete in a dry run."""
+    """Counts of the objects that `datastore gc` deleted from the store, or would delete in a dry run."""
 
     objects_deleted: int
     leftovers_deleted: int
@@ -246,7 +246,7 @@ class CollectReport(Struct, frozen=True):
 
 
 class CompactReport(Struct):
-    """What `datastore compact` moved, or would move in a dry run.
+    """Counts of the files that `datastore compact` moved, or would move in a dry run.
 
     `files` and `bytes` count the files that were moved into new packs, with their bytes as they lay in the store;
     `objects` of them had been objects of their own. `freed` is what a later collection can delete. `skipped` are files
@@ -273,7 +273,7 @@ class CompactReport(Struct):
 
 
 class ReplicateReport(Struct):
-    """What `datastore replicate` copied, or would copy in a dry run. `skipped`: what the target already had."""
+    """Counts of what `datastore replicate` copied, or would copy in a dry run. `skipped`: the target had it before."""
 
     url: str
     namespace: str | None = None
@@ -294,7 +294,7 @@ class ReplicateReport(Struct):
 
 
 class ExportReport(Struct):
-    """What `datastore export` wrote. `failures` counts the files that it could not write; `failed` names the first."""
+    """Files that `datastore export` wrote. `failures` counts those that it could not write, `failed` has the first."""
 
     directory: str
     files: int = 0

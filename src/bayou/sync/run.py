@@ -24,7 +24,7 @@ from bayou.state.journal import JournalRow
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot
-from bayou.sync.plan.local_scanner import LocalScanner, Observation, TooMany
+from bayou.sync.plan.local_scanner import LocalScanner, ScanResult, TooMany
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.prune_cache import prune_cache, sweep_tree
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
@@ -80,7 +80,7 @@ def _pass(context: SyncContext) -> bool:
     if bulk is None:
         return _pass_here(context, None)
     snapshots: list[RemoteSnapshot] = []
-    if not bulk.must:
+    if not bulk.required:
         try:
             return _pass_here(context, bulk.limit, snapshots)
         except TooMany:
@@ -93,11 +93,11 @@ def _pass(context: SyncContext) -> bool:
 
 
 def _pass_on_spark(
-    context: SyncContext, snapshots: Sequence[RemoteSnapshot], executor: BulkExecutor, recipe: StoreSpec
+    context: SyncContext, snapshots: Sequence[RemoteSnapshot], executor: BulkExecutor, spec: StoreSpec
 ) -> bool:
     from bayou.sync.bulk_pass import large_pass  # noqa: PLC0415
 
-    return large_pass(context, executor, recipe, snapshots[0] if snapshots else None)
+    return large_pass(context, executor, spec, snapshots[0] if snapshots else None)
 
 
 def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSnapshot] | None = None) -> bool:
@@ -152,8 +152,8 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
     return again
 
 
-def _nothing_to_plan(context: SyncContext, observation: Observation) -> bool:
-    """Whether the tree has nothing to plan: then an unchanged head ends the pass."""
+def _nothing_to_plan(context: SyncContext, observation: ScanResult) -> bool:
+    """Return whether the tree has nothing to plan: then an unchanged head ends the pass."""
     listed = {
         path for (path,) in context.database.rows("SELECT path FROM untracked WHERE place = ?", (context.remote_id,))
     }
@@ -165,7 +165,7 @@ def _nothing_to_plan(context: SyncContext, observation: Observation) -> bool:
 
 
 def _proved(context: SyncContext) -> bool:
-    """Whether base equals a whole head under the current policy, and no commit is pending (V3)."""
+    """Return whether base equals a whole head under the current policy, and no commit is pending (V3)."""
     same_policy = context.base.remote.policy == context.policy.text
     return same_policy and not context.base.dirty() and not commit.pending(context.database, context.remote_id)
 
@@ -194,7 +194,7 @@ def _read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remot
         return remote_snapshot.create_index(context.handle, context.engines, context.cache, context.by)
 
 
-def report_scan(report: SyncReport, observation: Observation) -> None:
+def report_scan(report: SyncReport, observation: ScanResult) -> None:
     """Add the findings of a scan to the report; a later pass tries failed paths again."""
     report.refused += observation.refused
     report.failed = list(observation.failed)

@@ -22,13 +22,13 @@ from bayou.worktree.tree import Worktree
 
 if TYPE_CHECKING:
     from bayou.core.progress import Progress
-    from bayou.sync.report import Mode, Moved, Renumber, Status, SyncOptions, SyncReport
+    from bayou.sync.report import Mode, Renumber, Status, SyncOptions, SyncReport, TransferCounts
 
 StrPath = str | os.PathLike[str]
 """A path of the tree, relative to its root or absolute, in any spelling."""
 
 
-class Marked(Protocol):
+class OpenMark(Protocol):
     """An open mark in the journal: a program writes below a path until it calls `done()`."""
 
     def done(self) -> None: ...
@@ -41,11 +41,11 @@ class SyncService(Protocol):
 
     def push_changed(self) -> SyncReport: ...
 
-    def mark_dirty(self, path: StrPath | None = None) -> Marked: ...
+    def mark_dirty(self, path: StrPath | None = None) -> OpenMark: ...
 
     def mark_deleted(self, path: StrPath) -> None: ...
 
-    def hydrate(self, path: StrPath | None = None) -> Moved: ...
+    def hydrate(self, path: StrPath | None = None) -> TransferCounts: ...
 
     def fetch(self, paths: Sequence[str]) -> Mapping[str, str]: ...
 
@@ -115,7 +115,7 @@ class StoreSync:
         deleted = [target] if target and (is_file or not below) else below
         self._journal.close(self._journal.open("delete", deleted))
 
-    def hydrate(self, path: StrPath | None = None) -> Moved:
+    def hydrate(self, path: StrPath | None = None) -> TransferCounts:
         """Fetch content that a lazy tree leaves in the store: one file, all below a directory, or everything."""
         from bayou.sync.hydrate import hydrate  # noqa: PLC0415
 
@@ -157,7 +157,7 @@ class DirectorySync:
     def push_changed(self) -> SyncReport:
         return self._report("push")
 
-    def mark_dirty(self, path: StrPath | None = None) -> Marked:
+    def mark_dirty(self, path: StrPath | None = None) -> OpenMark:
         _payload_path(self._repo, path or ".")
         self._journal.open("write", ())
         return self._journal
@@ -165,7 +165,7 @@ class DirectorySync:
     def mark_deleted(self, path: StrPath) -> None:
         self._journal.open("delete", (_payload_path(self._repo, path),))
 
-    def hydrate(self, path: StrPath | None = None) -> Moved:
+    def hydrate(self, path: StrPath | None = None) -> TransferCounts:
         paths.relative(self._repo.tree_root, path or ".")
         return self._report("pull").pulled
 

@@ -21,7 +21,7 @@ from bayou.models.types.validation import schema_findings
 from bayou.repo import Repo
 from bayou.workflows.definition import Job, Step, Workflow
 from bayou.workflows.find import examine, find_workflow, invalid, workflow_names
-from bayou.workflows.read import WorkflowProblem, before, nearest
+from bayou.workflows.read import WorkflowProblem, before, nearest_hint
 from bayou.workflows.state import elements
 
 _KNOWN_LATER = frozenset({"steps", "each", "data"})
@@ -247,7 +247,7 @@ def _check_inputs_used(workflow: Workflow, source: str, where: str) -> Iterator[
     declared = workflow.source.value.get("inputs")
     for name in sorted(keys_used("inputs", source) or ()):
         if name not in workflow.inputs and not (isinstance(declared, dict) and name in declared):
-            yield WorkflowProblem(where, f"there is no input {name}", nearest(name, workflow.inputs, "inputs are"))
+            yield WorkflowProblem(where, f"there is no input {name}", nearest_hint(name, workflow.inputs, "inputs are"))
 
 
 def _check_steps_used(workflow: Workflow, job: Job, step: Step, source: str, where: str) -> Iterator[WorkflowProblem]:
@@ -257,7 +257,7 @@ def _check_steps_used(workflow: Workflow, job: Job, step: Step, source: str, whe
         if not owners:
             known = any(other.name == name for _, other in workflow.steps())
             names = [before_it.name for _, before_it in earlier]
-            hint = "name it in depends_on" if known else nearest(name, names, "before it")
+            hint = "name it in depends_on" if known else nearest_hint(name, names, "before it")
             message = f"{name} need not have ended by then" if known else f"there is no step {name}"
             yield WorkflowProblem(where, message, hint)
         elif len(owners) > 1 and job.name not in owners:

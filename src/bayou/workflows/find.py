@@ -13,7 +13,7 @@ from bayou.data.records import Records
 from bayou.models.definition import check_name
 from bayou.repo import Repo, leads_out
 from bayou.workflows.definition import FOLDER, SUFFIX, Workflow, read_source
-from bayou.workflows.read import WorkflowProblem, check_graph, nearest, read_workflow
+from bayou.workflows.read import WorkflowProblem, check_graph, nearest_hint, read_workflow
 
 _TEMPLATE = """\
 id: {id}
@@ -57,7 +57,7 @@ def find_workflow(repo: Repo, text: str) -> Workflow:
     for workflow in list_workflows(repo).workflows:
         if workflow.id == text:
             return workflow
-    hint = nearest(text, names, "workflows here") if names else "make one with `bayou workflow create NAME`"
+    hint = nearest_hint(text, names, "workflows here") if names else "make one with `bayou workflow create NAME`"
     raise WorkflowNotFound(f"there is no workflow {text}", hint=hint)
 
 

@@ -87,7 +87,7 @@ def ancestors(name: str, edges: Mapping[str, Sequence[Edge]]) -> set[str]:
     return found
 
 
-def nearest(word: str, known: Iterable[str], what: str) -> str:
+def nearest_hint(word: str, known: Iterable[str], what: str) -> str:
     """Return a hint: the nearest known word, or all of them."""
     words = list(known)
     return did_you_mean(word, words, f"{what}: {', '.join(words) or 'none'}")
@@ -330,7 +330,7 @@ class _Reader:
     def _check_keys(self, place: Place, keys: Sequence[str]) -> None:
         for key in self._at(place):
             if key not in keys:
-                self._report((*place, key), f"unknown key {key}", nearest(key, keys, "known keys"))
+                self._report((*place, key), f"unknown key {key}", nearest_hint(key, keys, "known keys"))
 
     def _at(self, place: Place) -> Any:
         found = self._source.value
@@ -351,7 +351,7 @@ def _check_edges(source: Source, nodes: Sequence[Job | Step], kind: str) -> Iter
     for node in nodes:
         for edge in node.depends_on:
             if edge.on not in names:
-                known = nearest(edge.on, sorted(names - {node.name}), f"{kind}s here")
+                known = nearest_hint(edge.on, sorted(names - {node.name}), f"{kind}s here")
                 yield WorkflowProblem(
                     source.where(edge.place), f"{node.name} depends on a {kind} {edge.on}: none here", known
                 )

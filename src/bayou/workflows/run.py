@@ -26,7 +26,7 @@ from bayou.workflows.check import check_workflow, evaluated_workflow, resolve_in
 from bayou.workflows.definition import Workflow, WorkflowRef
 from bayou.workflows.find import find_workflow
 from bayou.workflows.recorder import EVERY_S, OnStep, Recorder
-from bayou.workflows.schedule import Ready, Scheduler
+from bayou.workflows.schedule import Scheduler, TaskFinder
 from bayou.workflows.state import RUNNING, SUCCEEDED, State
 from bayou.workflows.step_run import OnOutput, OpenSession, Scopes, Worker
 
@@ -100,7 +100,7 @@ class WorkflowRun:
                 records.evaluated.save_workflow(self._workflow.id, self.run_id, evaluated)
                 recorder.begin()
                 keep_now(f"run {self.run_id} keeps its finished steps", go_on=f"bayou workflow resume {self.run_id}")
-                Scheduler(Ready(self._repo, recorder, scopes, kept), worker, self._workflow.concurrency).run()
+                Scheduler(TaskFinder(self._repo, recorder, scopes, kept), worker, self._workflow.concurrency).run()
                 recorder.finish()
             except BaseException:
                 recorder.cancel()
@@ -164,7 +164,7 @@ def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = 
 
 
 def runs_here(repo: Repo, run_id: str) -> bool:
-    """Say whether a process works on this run now, in this repo on this machine."""
+    """Return whether a process works on this run now, in this repo on this machine."""
     return is_locked(_lock_file(repo, run_id))
 
 

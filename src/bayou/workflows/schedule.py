@@ -1,4 +1,4 @@
-"""Scheduling a run: `Scheduler` runs tasks concurrently, and `Ready` turns the steps that may begin into tasks.
+"""Scheduling a run: `Scheduler` runs tasks concurrently, and `TaskFinder` turns the steps that may begin into tasks.
 
 One thread schedules; each task runs in a thread of a pool, in a write session of its own. A task's successors begin as
 soon as its work is done and recorded, while its push is still under way. Two tasks of a run never work on one model at
@@ -22,7 +22,7 @@ from bayou.models.expressions import EvaluationScope, has_expression
 from bayou.repo import Repo
 from bayou.workflows.definition import Job, Step
 from bayou.workflows.recorder import Recorder
-from bayou.workflows.state import FAILED, PENDING, SKIPPED, SUCCEEDED, Each, Key, Task, blank, elements, names
+from bayou.workflows.state import FAILED, PENDING, SKIPPED, SUCCEEDED, Key, LoopElement, Task, blank, elements, names
 from bayou.workflows.step_run import Scopes, Worker, evaluated_in
 
 _OVERLAP = 2
@@ -35,7 +35,7 @@ _STOP_S = 3.0
 class Scheduler:
     """Runs the tasks that are ready until none is left."""
 
-    def __init__(self, ready: Ready, worker: Worker, concurrency: int) -> None:
+    def __init__(self, ready: TaskFinder, worker: Worker, concurrency: int) -> None:
         self._ready = ready
         self._worker = worker
         self._limit = concurrency
@@ -97,7 +97,7 @@ def _is_full(task: Task, by_job: Counter[str], by_step: Counter[Key]) -> bool:
     return (job is not None and by_job[task.job.name] >= job) or (step is not None and by_step[task.key] >= step)
 
 
-class Ready:
+class TaskFinder:
     """Finds the tasks that may begin, each once: evaluates guards, expands loops, finds models.
 
     `kept` has the records of steps that succeeded in an earlier attempt.
@@ -165,7 +165,7 @@ class Ready:
             if (key, label) not in self._kept:
                 yield from self._task(job, step, label, each)
 
-    def _task(self, job: Job, step: Step, name: str, each: Each | None) -> Iterator[Task]:
+    def _task(self, job: Job, step: Step, name: str, each: LoopElement | None) -> Iterator[Task]:
         """Yield the task, unless its guard is false, or evaluating the guard or the model fails."""
         key = job.name, step.name
         model = None
@@ -192,7 +192,7 @@ class Ready:
         found = self._evaluated(guard, scope, place)
         if not isinstance(found, bool):
             where = self._scopes.workflow.source.where(place)
-            raise WorkflowInvalid(f"{where}: guard has come to {found!r}, which is neither true nor false")
+            raise WorkflowInvalid(f"{where}: guard evaluates to {found!r}, which is neither true nor false")
         return found
 
     def _evaluated(self, value: Any, scope: EvaluationScope, place: tuple[str | int, ...]) -> Any:

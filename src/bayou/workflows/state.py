@@ -33,7 +33,7 @@ Key = tuple[str, str]
 """The name of a job, and of a step in it."""
 
 
-class Each(Struct, frozen=True):
+class LoopElement(Struct, frozen=True):
     """One element of a `for_each`: its key (in a list its index, from 0), and its value."""
 
     key: str | int
@@ -50,7 +50,7 @@ class Task(Struct, frozen=True, eq=False):
     job: Job
     step: Step
     name: str
-    each: Each | None
+    each: LoopElement | None
     model: Definition | None
 
     @property
@@ -102,11 +102,11 @@ class State(Struct):
         return None
 
     def job_verdict(self, job: Job) -> Verdict:
-        """Say whether a job may begin, by its dependencies; its guard is not evaluated here."""
+        """Return whether a job may begin, by its dependencies; its guard is not evaluated here."""
         return _verdict(job.depends_on, lambda name: (self.job_status(self._jobs[name]), False))
 
     def step_verdict(self, job: Job, step: Step) -> Verdict:
-        """Say whether a step may begin, by its dependencies in its job; its guard is not evaluated here."""
+        """Return whether a step may begin, by its dependencies in its job; its guard is not evaluated here."""
         return _verdict(
             step.depends_on,
             lambda name: (self.step_status((job.name, name)), self._allowed[job.name, name]),
@@ -133,7 +133,7 @@ class State(Struct):
                         again = True
 
     def finished(self) -> bool:
-        """Say whether every step has ended."""
+        """Return whether every step has ended."""
         return all(has_ended(record.status) for records in self.records.values() for record in records.values())
 
     def cancel(self) -> None:
@@ -197,16 +197,16 @@ def has_ended(status: str) -> bool:
     return status in _ENDED
 
 
-def elements(found: Any, where: str) -> list[Each]:
+def elements(found: Any, where: str) -> list[LoopElement]:
     """Return the elements of an evaluated `for_each`; `WorkflowInvalid` if it is neither a list nor a mapping."""
     if isinstance(found, Mapping):
-        return [Each(str(key), value) for key, value in found.items()]
+        return [LoopElement(str(key), value) for key, value in found.items()]
     if isinstance(found, list | tuple):
-        return [Each(at, value) for at, value in enumerate(found)]
-    raise WorkflowInvalid(f"{where}: for_each has come to neither a list nor a mapping", hint="like [web, db]")
+        return [LoopElement(at, value) for at, value in enumerate(found)]
+    raise WorkflowInvalid(f"{where}: for_each evaluates to neither a list nor a mapping", hint="like [web, db]")
 
 
-def names(step: str, found: list[Each], secrets: Collection[str] = ()) -> list[str]:
+def names(step: str, found: list[LoopElement], secrets: Collection[str] = ()) -> list[str]:
     """Return the name of each execution of a step, `step[key]`; short texts of a list, if they differ, are the keys.
 
     If a name would contain a secret, all are numbered (V26).

@@ -26,7 +26,7 @@ from bayou.data.runs import Run
 from bayou.data.runs import StepRecord as Record
 from bayou.models.expressions import DataLookup, EvaluationScope, evaluate, uses
 from bayou.models.expressions.check import keys_used
-from bayou.models.prepare import Prepared, RunRequest, prepare
+from bayou.models.prepare import PreparedRun, RunRequest, prepare
 from bayou.models.run import WriteSession, run_method
 from bayou.state.connection import Connection
 from bayou.sync.plan.policy import ModelRef
@@ -40,8 +40,8 @@ from bayou.workflows.state import (
     MAX_ATTEMPTS,
     RUNNING,
     SUCCEEDED,
-    Each,
     Key,
+    LoopElement,
     Task,
     attempt_of,
     blank,
@@ -119,7 +119,7 @@ class Worker:
             return
         self._method(task, prepared, record, done)
 
-    def _method(self, task: Task, prepared: Prepared, record: Record, done: Callable[[], None]) -> None:
+    def _method(self, task: Task, prepared: PreparedRun, record: Record, done: Callable[[], None]) -> None:
         """Run a method until it succeeds, or no retry is left."""
         cancel = threading.Event()
         with self._cancelled_by(cancel):
@@ -136,7 +136,7 @@ class Worker:
     def _attempt(
         self,
         task: Task,
-        prepared: Prepared,
+        prepared: PreparedRun,
         record: Record,
         cancel: threading.Event,
         retries_left: int,
@@ -190,7 +190,7 @@ class Worker:
             return None
         return lambda data: on_output(task.job.name, task.name, data)
 
-    def _prepare(self, task: Task) -> Prepared:
+    def _prepare(self, task: Task) -> PreparedRun:
         """Evaluate the inputs of a step, and check them against the method's schema."""
         assert task.model is not None
         step, model = task.step, task.model
@@ -226,7 +226,7 @@ class Worker:
                     continue
                 message, secrets = evaluated_in(step.message, scope, self._scopes.workflow, (*step.place, "message"))
                 self._recorder.add_secrets(secrets)
-                raise AssertionFailed(message or f"{expression} has come to {json.dumps(found)}")
+                raise AssertionFailed(message or f"{expression} evaluates to {json.dumps(found)}")
 
     @contextmanager
     def _cancelled_by(self, event: threading.Event) -> Iterator[None]:
@@ -252,7 +252,9 @@ class Scopes(Struct, frozen=True):
     records: Records
 
     @contextmanager
-    def of_step(self, job: Job, step: Step, value: object, each: Each | None = None) -> Iterator[EvaluationScope]:
+    def of_step(
+        self, job: Job, step: Step, value: object, each: LoopElement | None = None
+    ) -> Iterator[EvaluationScope]:
         """Yield the scope for evaluating a `value` of a step; data lookups work during the block."""
         with DataLookup(self.connection.repo, self.connection) as data:
             earlier = before(self.workflow, job, step)
@@ -265,7 +267,7 @@ class Scopes(Struct, frozen=True):
             no_step = Step("", job.name, job.place)
             yield self._scope(data, self._steps(before(self.workflow, job, no_step), value, data), None)
 
-    def _scope(self, data: DataLookup, steps: Mapping[str, Any], each: Each | None) -> EvaluationScope:
+    def _scope(self, data: DataLookup, steps: Mapping[str, Any], each: LoopElement | None) -> EvaluationScope:
         more = {"each": each.fields()} if each is not None else {}
         return EvaluationScope(inputs=self.inputs, run=self.run, steps=steps, more=more, data=data)
 

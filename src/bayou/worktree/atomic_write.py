@@ -35,12 +35,12 @@ def temporary_name() -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a name begins and ends like that of a temporary file."""
+    """Return whether a name begins and ends like that of a temporary file."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
 def is_generated(name: str) -> bool:
-    """Whether a name is exactly of the form that `temporary_name` returns."""
+    """Return whether a name is exactly of the form that `temporary_name` returns."""
     return _GENERATED.fullmatch(name) is not None
 
 

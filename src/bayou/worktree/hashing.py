@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from bayou.core.activity import Moved
+from bayou.core.activity import OnBytes
 from bayou.core.deadline import Deadline
 from bayou.core.errors import ContentChanged
 from bayou.core.structs import SelectiveStruct
@@ -44,7 +44,7 @@ class FileStat(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     def settled(self, now_ns: int) -> bool:
-        """Whether every write after `now_ns` is sure to change this stat.
+        """Return whether every write after `now_ns` is sure to change this stat.
 
         Take the stat, then `now_ns`, then read the content: only if the stat was settled do equal stats later prove
         equal content. A file system stamps files by a clock that moves in steps, and a second write within one step
@@ -76,14 +76,14 @@ class Content(SelectiveStruct, frozen=True):
 
 
 def read_content(
-    path: Path | str, deadline: Deadline | None = None, keep: int = 0, moved: Moved | None = None
+    path: Path | str, deadline: Deadline | None = None, keep: int = 0, moved: OnBytes | None = None
 ) -> Content:
     """Hash a regular file; `FileNotFoundError` if it is gone, `PathRefused` if it is a link or no file.
 
     If a writer appends to the file meanwhile, the result has the bytes of the start, and a stat that differs from the
     file's new stat. If a writer rewrites the file meanwhile, it is read again, and `ContentChanged` is raised if that
     happens every time. A `deadline` ends the reading of a large file (V12). `Content.data` keeps the bytes of a file of
-    at most `keep` bytes. `moved` is told of the bytes as they are read.
+    at most `keep` bytes. `moved` is called with the bytes that are read.
     """
     try:
         for _ in range(_TRIES):
@@ -99,7 +99,7 @@ def read_content(
     raise ContentChanged(f"{path} keeps changing while it is read", hint="let its writer finish, and try again")
 
 
-def _read_once(path: Path | str, deadline: Deadline | None, keep: int, moved: Moved | None) -> Content | None:
+def _read_once(path: Path | str, deadline: Deadline | None, keep: int, moved: OnBytes | None) -> Content | None:
     """Hash as many bytes as the file has at the start; None if they may be of two versions of the file."""
     # Not blocking, since opening a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 Kind = Literal["write", "delete"]
 Ticket = object
-"""What `Journal.open` returns for the rows that it opened, and `Journal.close` takes; opaque to the caller."""
+"""The rows that one `Journal.open` opened, for `Journal.close`; opaque to the caller."""
 
 
 class Journal(Protocol):

@@ -111,7 +111,7 @@ class DirEntryRef(NamedTuple):
 
 
 def folds_case(directory: int, name: str) -> bool:
-    """Whether a directory that may hold `name`, in lower case, would find it in upper case too.
+    """Return whether a directory that may hold `name`, in lower case, would find it in upper case too.
 
     The check uses the name itself, so that it writes nothing. A wrong yes costs time; a wrong no needs a directory that
     folds case below a directory that does not.
@@ -223,7 +223,7 @@ class DirFdCache:
 
 
 def is_private(mode: int) -> bool:
-    """Whether a directory of this mode is closed to other users: `.bayou/` is, a shared datastore need not be."""
+    """Return whether a directory of this mode is closed to other users, as `.bayou/` is."""
     return not mode & 0o077
 
 

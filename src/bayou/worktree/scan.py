@@ -18,7 +18,7 @@ from bayou.worktree.durability import os_reason, tree_error
 from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import DIRECTORY, SafeRoot, check_not_symlink, file_kind
 
-__all__ = ["FileStat", "Found", "Skipped", "scan", "subtrees"]
+__all__ = ["FileStat", "ScannedFile", "SkippedPath", "scan", "subtrees"]
 
 _MOST_FILES = 1000
 """Files directly in a directory that are looked at one by one; one with more is walked as a whole."""
@@ -31,14 +31,14 @@ Directories = list[tuple[str, str]]
 Kind = Literal["foreign", "refused", "unreadable"]
 
 
-class Found(NamedTuple):
+class ScannedFile(NamedTuple):
     """A regular file with an allowed name. A tuple: a scan makes many."""
 
     path: str
     stat: FileStat
 
 
-class Skipped(Struct, frozen=True):
+class SkippedPath(Struct, frozen=True):
     """A path that is not scanned as payload, and why; a directory stands for everything below it.
 
     `foreign`: not payload, a file that another system keeps there. `refused`: a user's file that no store can hold
@@ -58,7 +58,7 @@ _PLAIN_LENGTH = min(paths.MAX_PATH_BYTES // 4, paths.MAX_SEGMENT_BYTES)
 
 def scan(
     root: Path, under: str | None = None, temporaries: list[str] | None = None, known: KnownStats | None = None
-) -> Iterator[Found | Skipped]:
+) -> Iterator[ScannedFile | SkippedPath]:
     """Yield the files of the tree, or those at and below the path `under`, in no order and without following links.
 
     A file whose stat equals its stat in `known` is not yielded; the scan removes every file that it finds from `known`.
@@ -79,25 +79,25 @@ def scan(
     try:
         found = SafeRoot(root).lstat(under)
     except PathRefused as error:
-        yield Skipped(under, error.message, "refused")
+        yield SkippedPath(under, error.message, "refused")
         return
     except OSError as error:
-        yield Skipped(under, os_reason(error), "unreadable")
+        yield SkippedPath(under, os_reason(error), "unreadable")
         return
     if found is None:
         return
     if S_ISDIR(found.st_mode):
         yield from _walk([(os.path.join(root, under), f"{under}/")], temporaries, known)
     elif under in paths.PAYLOAD_ROOTS:
-        yield Skipped(under, _not_a_root(found.st_mode), "refused")
+        yield SkippedPath(under, _not_a_root(found.st_mode), "refused")
     elif S_ISREG(found.st_mode):
         if known.pop(under, None) != (status := FileStat.of(found)):
-            yield Found(under, status)
+            yield ScannedFile(under, status)
     else:
-        yield Skipped(under, file_kind(found.st_mode), "refused")
+        yield SkippedPath(under, file_kind(found.st_mode), "refused")
 
 
-def _list_roots(root: Path, directories: Directories) -> Iterator[Skipped]:
+def _list_roots(root: Path, directories: Directories) -> Iterator[SkippedPath]:
     """Add each payload root to `directories`, and yield the other entries of the tree's root."""
     try:
         with os.scandir(root) as found:
@@ -111,18 +111,20 @@ def _list_roots(root: Path, directories: Directories) -> Iterator[Skipped]:
         try:
             if name not in paths.PAYLOAD_ROOTS:
                 if not _is_our_temporary(entry):
-                    yield Skipped(_shown(name), "not a payload root", "foreign")
+                    yield SkippedPath(_shown(name), "not a payload root", "foreign")
             elif entry.is_dir(follow_symlinks=False):
                 directories.append((entry.path, f"{name}/"))
             else:
-                yield Skipped(name, _not_a_root(entry.stat(follow_symlinks=False).st_mode), "refused")
+                yield SkippedPath(name, _not_a_root(entry.stat(follow_symlinks=False).st_mode), "refused")
         except FileNotFoundError:
             continue
         except OSError as error:
-            yield Skipped(_shown(name), os_reason(error), "unreadable")
+            yield SkippedPath(_shown(name), os_reason(error), "unreadable")
 
 
-def _walk(directories: Directories, temporaries: list[str] | None, known: KnownStats) -> Iterator[Found | Skipped]:
+def _walk(
+    directories: Directories, temporaries: list[str] | None, known: KnownStats
+) -> Iterator[ScannedFile | SkippedPath]:
     """Scan directories and everything below them.
 
     Hot: a sync with nothing to do is mostly this loop, and most of the loop is the kernel's stat.
@@ -136,7 +138,7 @@ def _walk(directories: Directories, temporaries: list[str] | None, known: KnownS
         except FileNotFoundError:
             continue
         except OSError as error:
-            yield Skipped(prefix.rstrip("/"), os_reason(error), "unreadable")
+            yield SkippedPath(prefix.rstrip("/"), os_reason(error), "unreadable")
             continue
         try:
             with os.scandir(descriptor) as entries:
@@ -160,32 +162,32 @@ def _walk(directories: Directories, temporaries: list[str] | None, known: KnownS
                         else:
                             found = entry.stat(follow_symlinks=False)
                             if not S_ISREG(found.st_mode):
-                                yield Skipped(path, file_kind(found.st_mode), "refused")
+                                yield SkippedPath(path, file_kind(found.st_mode), "refused")
                                 continue
                             if before is not None:
                                 del known[path]
                             status = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
                             if before != status:
-                                yield Found(path, FileStat(*status))
+                                yield ScannedFile(path, FileStat(*status))
                     except FileNotFoundError:
                         continue
                     except OSError as error:
-                        yield Skipped(path, os_reason(error), "unreadable")
+                        yield SkippedPath(path, os_reason(error), "unreadable")
         except OSError as error:
-            yield Skipped(prefix.rstrip("/"), os_reason(error), "unreadable")
+            yield SkippedPath(prefix.rstrip("/"), os_reason(error), "unreadable")
         finally:
             os.close(descriptor)
 
 
-def _bad_name(path: str, name: str) -> Skipped:
+def _bad_name(path: str, name: str) -> SkippedPath:
     """Return whether a name that is no payload is another system's (`foreign`) or a user's file (`refused`)."""
     reason = paths.refusal(path) or "not payload"
     foreign = paths.unsafe(path) is None and not name.startswith("~")
-    return Skipped(_shown(path), reason, "foreign" if foreign else "refused")
+    return SkippedPath(_shown(path), reason, "foreign" if foreign else "refused")
 
 
 def _is_our_temporary(entry: os.DirEntry[str]) -> bool:
-    """Whether this is a temporary file of a write in progress or of a killed writer, which is not reported."""
+    """Return whether this is a temporary file of a write in progress or of a killed writer, which is not reported."""
     return is_temporary(entry.name) and (is_generated(entry.name) or not entry.is_dir(follow_symlinks=False))
 
 
@@ -200,7 +202,7 @@ def _shown(path: str) -> str:
 
 
 def subtrees(root: Path, wanted: int) -> list[str | None]:
-    """Return places that together are the whole tree (None: the tree itself): about `wanted`, or as many as there are.
+    """Return directories that together are the whole tree (None: its root): about `wanted`, or as many as there are.
 
     A directory is divided only if everything directly in it is a directory or a file with a good name.
     """

@@ -170,7 +170,7 @@ class StagedDirectory:
         self._safe_root.prune(f"{self.parent}/{self.temporary}")
 
     def _vacant(self, directory: str) -> bool:
-        """Whether nothing, or an empty directory, has the name `directory`; `PathRefused` if a link has."""
+        """Return whether nothing, or an empty directory, has the name `directory`; `PathRefused` if a link has."""
         try:
             with self._safe_root.locate(f"{directory}/.") as ref, os.scandir(ref.directory) as entries:
                 return next(entries, None) is None

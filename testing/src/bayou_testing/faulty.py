@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.errors import BadAnswer, Unavailable
-from bayou.objectstore.transport import Condition, Fetched, ObjectMeta, Stored, SupportsRead, Transport
+from bayou.objectstore.transport import Condition, GetResult, ObjectMeta, PutResult, SupportsRead, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -97,7 +97,7 @@ class FaultyTransport:
         if_match: str | None = None,
         if_none_match: str | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         faults = self._meet("get", key)
         found = self.inner.get(key, span=span, if_match=if_match, if_none_match=if_none_match, timeout=timeout)
         self._after(faults)
@@ -134,7 +134,7 @@ class FaultyTransport:
         condition: Condition | None = None,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         faults = self._meet("put", key)
         stored = self.inner.put(key, data, condition=condition, attributes=attributes, timeout=timeout)
         self._after(faults)
@@ -149,7 +149,7 @@ class FaultyTransport:
         parallel: int,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         faults = self._meet("put", key)
         stored = self.inner.put_chunks(
             key, chunks, part_size=part_size, parallel=parallel, attributes=attributes, timeout=timeout

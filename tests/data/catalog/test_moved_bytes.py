@@ -32,7 +32,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The records that a refresh of a catalog reads."""
     seen: list[str] = []
 
-    def watched(root: Path, paths: Iterable[str]) -> Iterator[derive.Read | derive.Absent]:
+    def watched(root: Path, paths: Iterable[str]) -> Iterator[derive.RecordRead | derive.MissingFile]:
         wanted = list(paths)
         seen.extend(wanted)
         return derive.read_all(root, wanted)

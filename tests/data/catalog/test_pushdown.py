@@ -13,7 +13,7 @@ from bayou.data.catalog import VersionRow, catalog, schema
 from bayou.data.catalog.catalog import Where
 from bayou.data.query.expression import Expression
 from bayou.data.query.pushdown import push_down
-from bayou.data.query.query import judge
+from bayou.data.query.query import evaluate_rows
 
 _NAMES = ["", "a", "ab", "B", "é", "a b", "\U0010ffff", "z" * 3]
 _TIMES = ["2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.001Z", "2025-12-31T23:59:59.999Z"]
@@ -111,7 +111,7 @@ def test_an_answer_is_the_same_with_and_without_asking_sql_first(db: sqlite3.Con
     everything.add("NOT deleted")
 
     def ask(where: Where) -> object:
-        return judge(catalog.select_versions(db, where), expression, None, None, lambda row: b"")
+        return evaluate_rows(catalog.select_versions(db, where), expression, None, None, lambda row: b"")
 
     assert ask(push_down(expression)) == ask(everything)
 

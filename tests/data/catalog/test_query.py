@@ -15,7 +15,7 @@ from bayou.data.catalog import VersionRow
 from bayou.data.query import QueryResult, query
 from bayou.data.query.expression import Expression
 from bayou.data.query.pushdown import push_down
-from bayou.data.query.query import judge
+from bayou.data.query.query import evaluate_rows
 from bayou.data.records import Records
 from bayou.repo import Repo
 from bayou.sync.service import Datastore
@@ -121,7 +121,7 @@ def asked_content(records: Records, predicate: str, select: str | None = None) -
 
     wanted = Expression(predicate, "the predicate")
     shown = Expression(select, "the selection") if select else None
-    return judge(records.catalog.select(push_down(wanted)), wanted, shown, None, load), read
+    return evaluate_rows(records.catalog.select(push_down(wanted)), wanted, shown, None, load), read
 
 
 def test_content_is_read_only_where_an_expression_asks_for_it_and_the_catalog_could_not_say_no(asked: Records) -> None:
@@ -145,7 +145,7 @@ def test_a_version_for_which_an_expression_comes_to_nothing_is_counted_and_named
     assert ([one["version"] for one in found.results], found.failed) == ([1, 2], [])
     found = query(asked, "size")
     assert (found.total, len(found.failed)) == (0, 4)
-    assert found.failed[0].endswith("the predicate comes to 30, which is neither true nor false")
+    assert found.failed[0].endswith("the predicate evaluates to 30, which is neither true nor false")
     found = query(asked, 'run > "01"')
     assert ([one["name"] for one in found.results], len(found.failed)) == (["summary"], 3)
 
@@ -213,7 +213,7 @@ def test_content_of_many_versions_is_fetched_by_the_pack(
     team: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch, predicate: str, select: str | None
 ) -> None:
     """In portions of so many versions."""
-    monkeypatch.setitem(judge.__globals__, "_FETCHED", 50)
+    monkeypatch.setitem(evaluate_rows.__globals__, "_FETCHED", 50)
     lazy = lazy_clone(team, 200)
     with Records(lazy.repo) as records:
         records.catalog.refresh()

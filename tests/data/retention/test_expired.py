@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.data.retention.expired import ExpiredSet
-from bayou.data.retention.rules import Doomed, ExpiredVersion
+from bayou.data.retention.rules import ExpiredRow, ExpiredVersion
 from tests.data.retention.test_rules import row
 
 _SOME = st.sets(st.integers(1, 40)).map(sorted)
@@ -15,7 +15,9 @@ _SOME = st.sets(st.integers(1, 40)).map(sorted)
 
 def sentenced(numbers: list[int]) -> list[ExpiredVersion]:
     return [
-        ExpiredVersion(Doomed(row(one, name=f"n{one % 2}", tags={"é": "x"}), "expired" if one % 3 else "surplus"), one)
+        ExpiredVersion(
+            ExpiredRow(row(one, name=f"n{one % 2}", tags={"é": "x"}), "expired" if one % 3 else "surplus"), one
+        )
         for one in sorted(numbers, key=lambda one: (one % 2, one))
     ]
 
@@ -23,7 +25,7 @@ def sentenced(numbers: list[int]) -> list[ExpiredVersion]:
 @given(_SOME, st.slices(50))
 def test_it_has_what_was_put_into_it(numbers, part) -> None:
     put = sentenced(numbers)
-    expected = [one.doomed for one in put]
+    expected = [one.expired for one in put]
 
     doom = ExpiredSet(put)
 
@@ -40,7 +42,7 @@ def test_what_is_within_both_is_in_both(mine, shown) -> None:
     """F120: whoever agreed to a list agreed to that list."""
     within = ExpiredSet(sentenced(mine)).within(ExpiredSet(sentenced(shown)))
 
-    assert within == tuple(one.doomed for one in sentenced(sorted({*mine} & {*shown})))
+    assert within == tuple(one.expired for one in sentenced(sorted({*mine} & {*shown})))
     assert within.bytes == 0
 
 

@@ -42,7 +42,7 @@ def test_f117_no_write_deletes_anything(team: Team, tmp_path):
     fresh.pull()
 
     assert versions(clone.repo, "n") == versions(fresh.repo, "n") == [*everything, 14]
-    assert len(collected(clone.repo, LATER).doomed) == 11
+    assert len(collected(clone.repo, LATER).versions) == 11
     assert versions(clone.repo, "n") == [11, 12, 14]
     clone.push()
     fresh.pull()
@@ -61,12 +61,12 @@ def test_f120_the_preview_is_the_run_and_bytes_are_bytes_freed(repo, kind):
     gone = collected(repo, LATER)
 
     assert plan == gone
-    assert (plan.expired, len(plan.doomed)) == (2, 4)
+    assert (plan.expired, len(plan.versions)) == (2, 4)
     assert gone.bytes == before - size(repo)
     assert gone.bytes > 1000 + 2000 + 500 + 700
     assert versions(repo, "surplus", model) == [3]
     assert versions(repo, "expired", model) == []
-    assert collected(repo, LATER).doomed == ()
+    assert collected(repo, LATER).versions == ()
 
 
 @pytest.mark.s3
@@ -85,7 +85,7 @@ def test_f120_what_is_freed_here_is_freed_in_the_store_after_the_grace(s3_team: 
     freed = api.collect(clone.repo, dry_run=False, grace_s=-2.0)
 
     after = sum(s3_team.keys()[key] for key in s3_team.payload_keys())
-    assert (gone.expired, len(gone.doomed)) == (2, 4)
+    assert (gone.expired, len(gone.versions)) == (2, 4)
     assert kept.objects_deleted == 0
     assert freed.objects_deleted > 0
     assert before - after == gone.bytes
@@ -125,19 +125,19 @@ def test_data_of_a_run_expires_with_the_runs_record(team: Team):
     run_record(clone.repo)
     put(clone.repo, "n", b"content", run=RUN, lifetime="run")
     clone.sync()
-    assert planned(clone.repo, LATER).doomed == ()
+    assert planned(clone.repo, LATER).versions == ()
 
     with Records(clone.repo) as records:
         records.runs.delete(RUN)
     clone.sync()
 
-    assert [one.why for one in planned(clone.repo, LATER).doomed] == ["expired"]
+    assert [one.why for one in planned(clone.repo, LATER).versions] == ["expired"]
 
 
 def test_in_a_directory_data_of_a_run_expires_with_the_runs_record(repo):
     run_record(repo)
     put(repo, "n", b"content", run=RUN, lifetime="run")
-    assert planned(repo, LATER).doomed == ()
+    assert planned(repo, LATER).versions == ()
 
     with Records(repo) as records:
         records.runs.delete(RUN)
@@ -159,7 +159,7 @@ def test_f119_a_run_that_is_not_here_is_not_gone_in_a_lazy_tree(team: Team, shar
     lazy = team.clone("B", hydrate="lazy")
     lazy.pull()
 
-    assert planned(lazy.repo, LATER).doomed == ()
+    assert planned(lazy.repo, LATER).versions == ()
 
 
 def test_f119_a_run_that_is_not_here_is_not_gone_after_a_pull_of_one_model(team: Team, shared_run: Clone):
@@ -169,7 +169,7 @@ def test_f119_a_run_that_is_not_here_is_not_gone_after_a_pull_of_one_model(team:
 
     assert versions(scoped.repo, "n") == [1]
     assert not list(scoped.repo.tree_root.glob("workflow-runs/*/*"))
-    assert planned(scoped.repo, LATER).doomed == ()
+    assert planned(scoped.repo, LATER).versions == ()
 
 
 def test_f119_a_run_that_is_not_here_is_not_gone_where_runs_are_excluded(team: Team, shared_run: Clone):
@@ -178,14 +178,14 @@ def test_f119_a_run_that_is_not_here_is_not_gone_where_runs_are_excluded(team: T
 
     assert versions(excluding.repo, "n") == [1]
     assert not list(excluding.repo.tree_root.glob("workflow-runs/*/*"))
-    assert planned(excluding.repo, LATER).doomed == ()
+    assert planned(excluding.repo, LATER).versions == ()
 
 
 def test_f119_a_run_whose_file_somebody_removed_by_hand_is_not_gone(shared_run: Clone):
     (file,) = shared_run.repo.tree_root.glob("workflow-runs/*/*")
     file.unlink()
 
-    assert planned(shared_run.repo, LATER).doomed == ()
+    assert planned(shared_run.repo, LATER).versions == ()
 
 
 def test_f119_nothing_expires_while_part_of_what_is_known_of_the_store_is_lost(shared_run: Clone):
@@ -196,18 +196,18 @@ def test_f119_nothing_expires_while_part_of_what_is_known_of_the_store_is_lost(s
         if node.is_file():
             node.unlink()
 
-    assert planned(shared_run.repo, LATER).doomed == ()
+    assert planned(shared_run.repo, LATER).versions == ()
 
 
 def test_f119_nothing_expires_in_a_directory_that_is_not_there_just_now(repo, tmp_path):
     """A shared directory that is not mounted: the catalog still knows its data, and nobody sees its runs."""
     run_record(repo)
     put(repo, "n", b"content", run=RUN, lifetime="run")
-    assert planned(repo, LATER).doomed == ()
+    assert planned(repo, LATER).versions == ()
     repo.tree_root.rename(tmp_path / "unmounted")
     repo.tree_root.mkdir()
 
-    assert planned(repo, LATER).doomed == ()
+    assert planned(repo, LATER).versions == ()
 
 
 def test_f121_what_cannot_be_read_is_named_and_never_collected(repo):
@@ -221,7 +221,7 @@ def test_f121_what_cannot_be_read_is_named_and_never_collected(repo):
     plan = planned(repo, LATER)
     gone = collected(repo, LATER)
 
-    assert {(one.row.name, one.row.version) for one in gone.doomed} == {("n", 1), ("other", 1)}
+    assert {(one.row.name, one.row.version) for one in gone.versions} == {("n", 1), ("other", 1)}
     assert any("n/2/metadata.yaml" in text for text in plan.warnings)
     assert (item / "2" / "metadata.yaml").read_text() == "{ this is not\n"
     assert (item / "2" / "raw").read_bytes() == b"2"
@@ -236,8 +236,8 @@ def test_f121_what_became_unreadable_after_the_preview_is_spared(repo):
         file.write_text("{ this is not\n")
         gone = run_gc(records, plan)
 
-    assert [one.row.version for one in plan.doomed] == [1, 2]
-    assert [one.row.version for one in gone.doomed] == [1]
+    assert [one.row.version for one in plan.versions] == [1, 2]
+    assert [one.row.version for one in gone.versions] == [1]
     assert file.exists()
 
 
@@ -251,8 +251,8 @@ def test_a_run_deletes_the_plan_and_nothing_else(repo):
         records.data.delete(WEB, "m", 1)
         gone = run_gc(records, plan)
 
-    assert {(one.row.name, one.row.version) for one in plan.doomed} == {("n", 1), ("m", 1)}
-    assert {(one.row.name, one.row.version) for one in gone.doomed} == {("n", 1)}
+    assert {(one.row.name, one.row.version) for one in plan.versions} == {("n", 1), ("m", 1)}
+    assert {(one.row.name, one.row.version) for one in gone.versions} == {("n", 1)}
     assert versions(repo, "n") == [2, 3, 4]
 
 
@@ -267,8 +267,8 @@ def test_what_somebody_agreed_to_is_what_was_shown(repo):
     with Records(repo) as records:
         gone = run_gc(records, plan_gc(records, LATER).within(shown))
 
-    assert {(one.row.name, one.row.version) for one in shown.doomed} == {("n", 1), ("m", 1)}
-    assert {(one.row.name, one.row.version) for one in gone.doomed} == {("n", 1)}
+    assert {(one.row.name, one.row.version) for one in shown.versions} == {("n", 1), ("m", 1)}
+    assert {(one.row.name, one.row.version) for one in gone.versions} == {("n", 1)}
     assert (versions(repo, "n"), versions(repo, "m")) == ([2, 3, 4], [1, 2, 3])
 
 
@@ -295,7 +295,7 @@ def test_many_versions_go_in_several_steps(repo, monkeypatch):
 
     assert gone == plan
     assert gone.bytes == before - size(repo)
-    assert len(gone.doomed) == 7 + 5
+    assert len(gone.versions) == 7 + 5
     assert (versions(repo, "a"), versions(repo, "b")) == ([8], [])
 
 
@@ -303,5 +303,5 @@ def test_a_lifetime_is_told_from_when_the_version_was_written(repo):
     put(repo, "n", b"1", lifetime="10m")
     now = datetime.now(UTC)
 
-    assert planned(repo, now + timedelta(minutes=9)).doomed == ()
+    assert planned(repo, now + timedelta(minutes=9)).versions == ()
     assert planned(repo, now + timedelta(minutes=11)).expired == 1

@@ -43,11 +43,11 @@ def test_f118_data_of_a_model_that_another_clone_defines_is_mentioned_and_stays(
 
     plan = planned(b.repo)
 
-    assert plan.doomed == ()
+    assert plan.versions == ()
     assert plan.models == frozenset()
     assert plan.undefined == ((made.ref, 2),)
     with Records(b.repo) as records:
-        assert run_prune(records, plan).doomed == ()
+        assert run_prune(records, plan).versions == ()
     assert versions(b.repo, "n", made.ref) == [1, 2]
 
 
@@ -67,9 +67,9 @@ def test_data_of_a_model_that_was_deleted_elsewhere_is_orphaned(team: Team):
         gone = run_prune(records, plan)
 
     assert plan == gone
-    assert (gone.models, [row.version for row in gone.doomed]) == (frozenset({made.id}), [1, 2])
+    assert (gone.models, [row.version for row in gone.versions]) == (frozenset({made.id}), [1, 2])
     assert gone.bytes == before - size(b.repo)
-    assert planned(b.repo).doomed == ()
+    assert planned(b.repo).versions == ()
     b.push()
     a.pull()
     assert versions(a.repo, "n", made.ref) == []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.data.catalog.rows import VersionRow
-from bayou.data.retention.rules import judge
+from bayou.data.retention.rules import evaluate
 
 NOW = datetime(2030, 3, 31, 12, tzinfo=UTC)
 
@@ -23,8 +23,8 @@ def row(version: int, age: timedelta = timedelta(0), **fields) -> VersionRow:
 
 def going(rows, gone_runs=()) -> dict[int, str]:
     """The versions of one item that may go, and why."""
-    verdict = judge(rows, NOW, lambda row: row.run in gone_runs)
-    return {one.row.version: one.why for one in verdict.doomed}
+    evaluation = evaluate(rows, NOW, lambda row: row.run in gone_runs)
+    return {one.row.version: one.why for one in evaluation.versions}
 
 
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
@@ -111,10 +111,10 @@ def test_items_are_judged_apart():
         for version in (1, 2)
     ]
 
-    verdict = judge(rows, NOW, lambda row: False)
+    evaluation = evaluate(rows, NOW, lambda row: False)
 
-    assert len(verdict.doomed) == 5
-    assert {one.row.version for one in verdict.doomed} == {1}
+    assert len(evaluation.versions) == 5
+    assert {one.row.version for one in evaluation.versions} == {1}
 
 
 def test_f119_data_of_a_run_goes_only_when_the_run_is_known_to_be_gone():
@@ -132,7 +132,7 @@ def test_runs_are_not_looked_for_on_behalf_of_other_data():
     def never(row):
         raise AssertionError("nobody asked")
 
-    assert judge([row(1, run="R1", lifetime="10m")], NOW, never).doomed == ()
+    assert evaluate([row(1, run="R1", lifetime="10m")], NOW, never).versions == ()
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,11 @@ def test_runs_are_not_looked_for_on_behalf_of_other_data():
 )
 def test_f121_what_cannot_be_judged_stays_and_is_named(fields):
     """V5: a reason to delete is a reason that somebody can read."""
-    verdict = judge([row(1), row(2, **fields)], NOW, lambda row: True)
+    evaluation = evaluate([row(1), row(2, **fields)], NOW, lambda row: True)
 
-    assert verdict.doomed == ()
-    assert len(verdict.unclear) == 1
-    assert verdict.unclear[0].startswith("data/t/m/n/2/metadata.yaml: ")
+    assert evaluation.versions == ()
+    assert len(evaluation.unclear) == 1
+    assert evaluation.unclear[0].startswith("data/t/m/n/2/metadata.yaml: ")
 
 
 ages = st.integers(0, 100).map(lambda days: days * DAY)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from bayou.core.errors import AlreadyExists, NotFound, PreconditionFailed
-from bayou.objectstore.transport import Condition, Create, Fetched, Match, ObjectMeta, Stored
+from bayou.objectstore.transport import Condition, Create, GetResult, Match, ObjectMeta, PutResult
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -46,18 +46,18 @@ class Bucket:
 
     def get(
         self, key: str, span: tuple[int, int] | None, if_match: str | None, if_none_match: str | None
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         blob = self._find(key)
         if if_match is not None and if_match != blob.meta.etag:
             raise PreconditionFailed(f"{key} has changed")
         if if_none_match is not None and if_none_match == blob.meta.etag:
             return None
-        return Fetched(blob.meta, blob.data if span is None else blob.data[slice(*span)], {})
+        return GetResult(blob.meta, blob.data if span is None else blob.data[slice(*span)], {})
 
     def head(self, key: str) -> ObjectMeta:
         return self._find(key).meta
 
-    def put(self, who: str, key: str, data: bytes, condition: Condition | None) -> Stored:
+    def put(self, who: str, key: str, data: bytes, condition: Condition | None) -> PutResult:
         old = self.objects.get(key)
         if isinstance(condition, Create):
             if old is not None:
@@ -72,7 +72,7 @@ class Bucket:
         self.objects[key] = Blob(data, ObjectMeta(key, len(data), etag, version, self.clock))
         if self.watcher is not None:
             self.watcher.put_done(key, etag)
-        return Stored(etag, version)
+        return PutResult(etag, version)
 
     def list_page(self, prefix: str, after: str) -> list[ObjectMeta]:
         """Return what a single request lists; a listing of several pages is no snapshot."""
@@ -131,9 +131,9 @@ class SimTransport:
         if_match: str | None = None,
         if_none_match: str | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         found = self._gate.pass_through("get", key, lambda: self._bucket.get(key, span, if_match, if_none_match))
-        assert found is None or isinstance(found, Fetched)
+        assert found is None or isinstance(found, GetResult)
         return found
 
     def head(self, key: str, *, timeout: float) -> ObjectMeta:
@@ -149,11 +149,11 @@ class SimTransport:
         condition: Condition | None = None,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         kept = bytes(data)
         self._gate.sending(key, kept, condition.etag if isinstance(condition, Match) else None)
         stored = self._gate.pass_through("put", key, lambda: self._bucket.put(self._who, key, kept, condition))
-        assert isinstance(stored, Stored)
+        assert isinstance(stored, PutResult)
         return stored
 
     def put_chunks(
@@ -165,7 +165,7 @@ class SimTransport:
         parallel: int,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         return self.put(key, b"".join(chunks), timeout=timeout)
 
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:

@@ -21,7 +21,7 @@ from bayou.state.database import Database
 from bayou.state.journal import Journal
 from bayou.sync.conflicts.copies import Conflicts
 from bayou.sync.report import CollectReport, CompactReport, Mode, SyncOptions, SyncReport, VerifyReport
-from bayou.sync.service import Datastore, Marked
+from bayou.sync.service import Datastore, OpenMark
 from bayou.worktree.atomic_write import is_temporary, temporary_name
 from tests import api
 
@@ -61,7 +61,7 @@ class Busy:
     """A program that has said that it writes, and has not ended yet."""
 
     datastore: Datastore
-    marked: Marked
+    marked: OpenMark
     under: str | None
 
 

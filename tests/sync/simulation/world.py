@@ -24,7 +24,7 @@ from bayou.objectstore import keys
 from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
-from bayou.objectstore.transport import Fetched
+from bayou.objectstore.transport import GetResult
 from bayou.sync.report import Mode, SyncReport
 from bayou_testing.faulty import Crash
 from tests import api
@@ -513,7 +513,7 @@ class _Gate:
         world, client = self._world, self._world.clients[self._who]
         if not world.scheduler.inside:
             answer = act()
-            if isinstance(answer, Fetched):
+            if isinstance(answer, GetResult):
                 world.oracle.downloaded(self._who, key, bytes(answer.data))
             return answer
         if client.dead:
@@ -525,7 +525,7 @@ class _Gate:
         world._tell(f"{self._who} {verb} {_short(key)}{f' ({fate})' if fate else ''}")
         if fate is None:
             answer = act()
-            if isinstance(answer, Fetched) and not world.verifying(self._who):
+            if isinstance(answer, GetResult) and not world.verifying(self._who):
                 world.oracle.downloaded(self._who, key, bytes(answer.data))
             return answer
         when, _, end = fate.partition(", ")

@@ -333,8 +333,8 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
         check_can_ask(common, yes=yes)
         with reading(common) as (records, _):
             rows = records.data.find(model=owner, name=name, all_versions=True, refresh=False)
-        doomed = [row for row in rows if version in (None, row.version)]
-        confirm(common, f"delete {render_data.doomed_tally(doomed, owner.name, name, version)}?", yes=yes)
+        chosen = [row for row in rows if version in (None, row.version)]
+        confirm(common, f"delete {render_data.delete_tally(chosen, owner.name, name, version)}?", yes=yes)
 
     def deleted(session: Session) -> DeletedVersions:
         data = session.records.data

@@ -112,7 +112,7 @@ def _collect(
         parts: list[Part] = list(rendered)
         parts += [line for line in remarks if line not in parts]
         common.output.emit(with_remarks(document, parts), parts)
-        if dry_run or not shown.doomed:
+        if dry_run or not shown.versions:
             return 0
         confirm(common, question(shown), yes=yes)
 

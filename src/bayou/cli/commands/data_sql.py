@@ -50,7 +50,7 @@ def sql(common: Common, query: str, form: str | None, target: str | None) -> Non
         with common.output.progress():  # Spark may have to start first
             from bayou.spark.sql.query import open_query  # noqa: PLC0415  (pyarrow, grpc: 1 s)
 
-            opened = asking.enter_context(open_query(records.repo, query))
+            opened = asking.enter_context(open_query(records.repo, query, connection=records.connection))
         if target is None:
             _print(common, opened, form, remarks)
         else:

@@ -260,11 +260,11 @@ def _type(repo: Repo, kind: str, *, data_only: bool) -> ModelType | None:
 
 def _meant(kind: str, types: Iterable[str]) -> str | None:
     """Return the defined type that a user probably means: one that is almost spelt so, or has this word."""
-    from difflib import get_close_matches  # noqa: PLC0415
+    from bayou.core.text import similar_names  # noqa: PLC0415
 
     known = list(types)
     words = {word: name for name in reversed(known) for word in name.split("/")}
-    near = [*get_close_matches(kind, known, 1, cutoff=0.85), *get_close_matches(kind, words, 1, cutoff=0.85)]
+    near = [*similar_names(kind, known, 1, 0.85), *similar_names(kind, words, 1, 0.85)]
     return words.get(near[0], near[0]) if near else None
 
 

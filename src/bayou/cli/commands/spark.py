@@ -12,7 +12,7 @@ from bayou.cli.output import Part, hint, say, show, warn
 
 if TYPE_CHECKING:
     from bayou.config import SparkConfig
-    from bayou.spark.warm import SparkStatus, Warmed
+    from bayou.spark.warm import SparkStatus, WarmUpResult
 
 
 @click.group(cls=Group)
@@ -91,7 +91,7 @@ def _status_text(found: SparkStatus) -> Iterator[Part]:
         yield hint("the first command that needs it starts it, or `bayou spark warm` does now")
 
 
-def _warmed_text(done: Warmed) -> Iterator[Part]:
+def _warmed_text(done: WarmUpResult) -> Iterator[Part]:
     yield say(f"{'started' if done.started else 'found'} Spark {done.status.version} at {done.status.url}")
     if not done.archive and done.status.mode != "remote":
         yield warn("its class archive is not there yet: the server was in use, or this Java cannot make one")

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from bayou.data.query import QueryResult
     from bayou.data.retention import GcPlan
     from bayou.data.spool import SpooledInput
-    from bayou.data.staging import Saved
+    from bayou.data.staging import SaveResult
     from bayou.models.prune import PrunePlan
 
 _SHORT_HASH = 12
 
 
-def put_text(model: str, saved: Saved) -> Iterator[Part]:
+def put_text(model: str, saved: SaveResult) -> Iterator[Part]:
     made = saved.metadata
     number = "" if made.files is None else f"{count(made.files, 'file')}, "
     if saved.unchanged:
@@ -56,7 +56,7 @@ def put_text(model: str, saved: Saved) -> Iterator[Part]:
         yield note(f"{count(saved.empty, 'empty directory', 'empty directories')} left out: a version has only files")
 
 
-def put_json(model: str, saved: Saved) -> Document:
+def put_json(model: str, saved: SaveResult) -> Document:
     made = saved.metadata
     return {
         "model": model,
@@ -263,7 +263,7 @@ class DeletedVersions(Struct, frozen=True):
     can_return: bool
 
 
-def doomed_tally(rows: Sequence[VersionRow], model: str, name: str, version: int | None) -> str:
+def delete_tally(rows: Sequence[VersionRow], model: str, name: str, version: int | None) -> str:
     """Return `3 versions (12 KB) of web1 report, the latest of 2026-11-17 09:00:00`."""
     if not rows:  # another clone may have pushed it: the session pulls first
         return f"{'all versions' if version is None else f'version {version}'} of {model} {name}"
@@ -300,11 +300,11 @@ def undelete_json(model: str, saved: Metadata) -> Document:
 
 
 def gc_text(plan: GcPlan, *, dry_run: bool, verbose: bool) -> Iterator[Part]:
-    if not plan.doomed:
+    if not plan.versions:
         yield say("nothing has expired, and no version is surplus")
     elif dry_run:
-        shown = plan.doomed if verbose else plan.doomed[:FEW]
-        yield from _doomed_text([(expired.row, expired.why) for expired in shown], len(plan.doomed))
+        shown = plan.versions if verbose else plan.versions[:FEW]
+        yield from _versions_text([(expired.row, expired.why) for expired in shown], len(plan.versions))
         yield say(f"would delete {gc_tally(plan)}")
     else:
         yield say(f"deleted {gc_tally(plan)}")
@@ -312,21 +312,21 @@ def gc_text(plan: GcPlan, *, dry_run: bool, verbose: bool) -> Iterator[Part]:
 
 
 def gc_json(plan: GcPlan) -> Document:
-    return {"expired": plan.expired, "versions_deleted": len(plan.doomed), "bytes": plan.bytes}
+    return {"expired": plan.expired, "versions_deleted": len(plan.versions), "bytes": plan.bytes}
 
 
 def gc_tally(plan: GcPlan) -> str:
     """Return `3 versions (12 KB): 1 expired, 2 surplus`."""
-    surplus = len(plan.doomed) - plan.expired
-    return f"{count(len(plan.doomed), 'version')} ({size(plan.bytes)}): {plan.expired:,} expired, {surplus:,} surplus"
+    surplus = len(plan.versions) - plan.expired
+    return f"{count(len(plan.versions), 'version')} ({size(plan.bytes)}): {plan.expired:,} expired, {surplus:,} surplus"
 
 
 def prune_text(plan: PrunePlan, *, dry_run: bool, verbose: bool) -> Iterator[Part]:
-    if not plan.doomed:
+    if not plan.versions:
         yield say("no data without its model")
     elif dry_run:
-        shown = plan.doomed if verbose else plan.doomed[:FEW]
-        yield from _doomed_text([(row, "model deleted") for row in shown], len(plan.doomed))
+        shown = plan.versions if verbose else plan.versions[:FEW]
+        yield from _versions_text([(row, "model deleted") for row in shown], len(plan.versions))
         yield say(f"would delete {prune_tally(plan)}")
     else:
         yield say(f"deleted {prune_tally(plan)}")
@@ -334,12 +334,12 @@ def prune_text(plan: PrunePlan, *, dry_run: bool, verbose: bool) -> Iterator[Par
 
 
 def prune_json(plan: PrunePlan) -> Document:
-    return {"models": len(plan.models), "versions_deleted": len(plan.doomed), "bytes": plan.bytes}
+    return {"models": len(plan.models), "versions_deleted": len(plan.versions), "bytes": plan.bytes}
 
 
 def prune_tally(plan: PrunePlan) -> str:
     """Return `3 versions (12 KB) of 1 model`."""
-    return f"{count(len(plan.doomed), 'version')} ({size(plan.bytes)}) of {count(len(plan.models), 'model')}"
+    return f"{count(len(plan.versions), 'version')} ({size(plan.bytes)}) of {count(len(plan.models), 'model')}"
 
 
 def _undefined_text(plan: PrunePlan) -> Iterator[Part]:
@@ -351,7 +351,7 @@ def _undefined_text(plan: PrunePlan) -> Iterator[Part]:
         yield hint("where you know that a model is gone: `bayou data prune MODEL_ID`")
 
 
-def _doomed_text(shown: Sequence[tuple[VersionRow, str]], total: int) -> Iterator[Part]:
+def _versions_text(shown: Sequence[tuple[VersionRow, str]], total: int) -> Iterator[Part]:
     """List the versions that a run deletes, or the first of them."""
     cells = [(row.model, row.name, str(row.version), size(row.size), moment(row.created_at), why) for row, why in shown]
     yield Table(("model", "name", "version", "size", "created", "why"), cells, frozenset({"version", "size"}))

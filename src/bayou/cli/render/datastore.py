@@ -35,7 +35,16 @@ from bayou.core.clock import format_ms
 if TYPE_CHECKING:
     from bayou.index.log import LogRow
     from bayou.repo import Repo
-    from bayou.sync.report import Conflict, KeptCopy, Moved, PackStatus, Refusal, SetupReport, Status, SyncReport
+    from bayou.sync.report import (
+        Conflict,
+        KeptCopy,
+        PackStatus,
+        Refusal,
+        SetupReport,
+        Status,
+        SyncReport,
+        TransferCounts,
+    )
 
 _MANY_SMALL = 100
 """Small packs from which on `status` names the command that joins them."""
@@ -255,11 +264,11 @@ def log_json(rows: Iterable[LogRow]) -> Document:
     }
 
 
-def hydrate_text(moved: Moved) -> Iterator[Part]:
+def hydrate_text(moved: TransferCounts) -> Iterator[Part]:
     yield say(f"fetched {files(moved.files, moved.bytes)}" if moved.files else "nothing to fetch: all is here")
 
 
-def hydrate_json(moved: Moved) -> Document:
+def hydrate_json(moved: TransferCounts) -> Document:
     return {"files": moved.files, "bytes": moved.bytes}
 
 

@@ -8,7 +8,7 @@ A survey (`survey`) finds what changed in a directory datastore by stat alone, a
 mtime is the remembered one still has the same names; in a directory with another mtime every record is compared. An
 allocated version that has no metadata yet counts as an ordinary directory.
 
-Workers send what they found to the driver as `Line` rows; `line_of` and `told_by` convert them.
+Workers send what they found to the driver as `BackfillRow` rows; `to_row` and `from_row` convert them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from msgspec import Struct, field
 
 from bayou.core import paths
 from bayou.core.progress import Stage
-from bayou.data.catalog.derive import ROOTS, Absent, Read, is_record, read_all, stamp
+from bayou.data.catalog.derive import ROOTS, MissingFile, RecordRead, is_record, read_all, stamp
 from bayou.data.catalog.schema import INDEXES
 from bayou.data.engine import CatalogEngine, needs_of
 from bayou.data.layout import METADATA, version_number
@@ -38,7 +38,7 @@ from bayou.engine.parts import groups
 from bayou.repo import Repo
 from bayou.worktree.durability import os_reason
 from bayou.worktree.safe_root import DIRECTORY
-from bayou.worktree.scan import Found, scan, subtrees
+from bayou.worktree.scan import ScannedFile, scan, subtrees
 
 _MTIME_STEP_NS = 2_000_000_000
 """The coarsest mtime: a directory that changed less than this ago may change again under the same mtime."""
@@ -47,7 +47,7 @@ _VERSION_DEPTH = 5
 _plain = re.compile(r"[0-9A-Za-z@][0-9A-Za-z_.@-]*").fullmatch
 
 
-class Survey(Struct):
+class DirectorySurvey(Struct):
     """The result of a survey.
 
     `found` has the records, with their stamps, of the directories that were `listed`; `changed` are known records that
@@ -63,7 +63,9 @@ class Survey(Struct):
     hidden: dict[str, str] = field(default_factory=dict)
 
 
-def survey(root: Path, remembered: Mapping[str, int | None], known: Iterable[tuple[str, str | None]]) -> Survey:
+def survey(
+    root: Path, remembered: Mapping[str, int | None], known: Iterable[tuple[str, str | None]]
+) -> DirectorySurvey:
     """Survey a directory datastore. `remembered` has its directories with mtimes, `known` its records with stamps."""
     base = f"{root}/"
     scanner = _Scanner(base, remembered)
@@ -80,14 +82,14 @@ def survey(root: Path, remembered: Mapping[str, int | None], known: Iterable[tup
     return scanner.survey
 
 
-def survey_up_to(root: Path, limit: int) -> Survey | None:
+def survey_up_to(root: Path, limit: int) -> DirectorySurvey | None:
     """Survey a directory datastore of which nothing is remembered; None as soon as it has more than `limit` records."""
     scanner = _Scanner(f"{root}/", {})
     scanner.walk(list(ROOTS), limit)
     return scanner.survey if len(scanner.survey.found) <= limit else None
 
 
-def divide(root: Path, wanted: int) -> tuple[Survey, list[str]]:
+def divide(root: Path, wanted: int) -> tuple[DirectorySurvey, list[str]]:
     """Survey the uppermost levels; return that with the directories of the next level, about `wanted` of them."""
     scanner = _Scanner(f"{root}/", {})
     front = list(ROOTS)
@@ -96,7 +98,7 @@ def divide(root: Path, wanted: int) -> tuple[Survey, list[str]]:
     return scanner.survey, front
 
 
-def survey_below(root: Path, tops: Iterable[str]) -> Survey:
+def survey_below(root: Path, tops: Iterable[str]) -> DirectorySurvey:
     """Survey some directories and everything below them, of which nothing is remembered."""
     scanner = _Scanner(f"{root}/", {})
     scanner.walk(list(tops))
@@ -109,7 +111,7 @@ class _Scanner:
     def __init__(self, base: str, remembered: Mapping[str, int | None]) -> None:
         self._base = base
         self._remembered = remembered
-        self.survey = Survey()
+        self.survey = DirectorySurvey()
 
     def walk(self, waiting: list[str], limit: int | None = None) -> None:
         """Survey directories and everything below them; stop once there are more records than `limit`."""
@@ -170,8 +172,8 @@ class _Scanner:
         return True
 
 
-class Line(NamedTuple):
-    """A row of the job: what a worker found out about a file or directory. `kind` names the class, `row` is JSON."""
+class BackfillRow(NamedTuple):
+    """A row of the job: a `BackfillFinding`. `kind` names its class, `row` is JSON."""
 
     path: str
     kind: str
@@ -181,63 +183,63 @@ class Line(NamedTuple):
     mtime: int | None = None
 
 
-class Folder(Struct, frozen=True):
+class DirectoryStamp(Struct, frozen=True):
     """A directory to remember, with its mtime; None if that may still change unnoticed."""
 
     path: str
     mtime: int | None
 
 
-class Closed(Struct, frozen=True):
+class UnreadableDirectory(Struct, frozen=True):
     """A directory that could not be read."""
 
     path: str
     why: str
 
 
-Told = Read | Absent | Folder | Closed
-"""What a worker found out about a record or a directory."""
+BackfillFinding = RecordRead | MissingFile | DirectoryStamp | UnreadableDirectory
+"""A worker's result for one record or directory."""
 
 
-def directories(seen: Survey) -> Iterator[Folder | Closed]:
+def directories(seen: DirectorySurvey) -> Iterator[DirectoryStamp | UnreadableDirectory]:
     """Yield the directories of a survey, readable and unreadable."""
-    yield from (Folder(path, mtime) for path, mtime in seen.folders.items())
-    yield from (Closed(path, f"{path} cannot be read: {why}") for path, why in seen.hidden.items())
+    yield from (DirectoryStamp(path, mtime) for path, mtime in seen.folders.items())
+    yield from (UnreadableDirectory(path, f"{path} cannot be read: {why}") for path, why in seen.hidden.items())
 
 
-def line_of(found: Told) -> Line:
+def to_row(found: BackfillFinding) -> BackfillRow:
     """Encode a finding as a row that a worker sends to the driver."""
     match found:
-        case Read(path, None, stamp, why, hidden):
-            return Line(path, "hidden" if hidden else "bad", stamp=stamp, why=why)
-        case Read(path, row, stamp):
-            return Line(path, "row", json.dumps(row), stamp)
-        case Folder(path, mtime):
-            return Line(path, "folder", mtime=mtime)
-        case Closed(path, why):
-            return Line(path, "closed", why=why)
-        case Absent(path):
-            return Line(path, "absent")
+        case RecordRead(path, None, stamp, why, hidden):
+            return BackfillRow(path, "hidden" if hidden else "bad", stamp=stamp, why=why)
+        case RecordRead(path, row, stamp):
+            return BackfillRow(path, "row", json.dumps(row), stamp)
+        case DirectoryStamp(path, mtime):
+            return BackfillRow(path, "folder", mtime=mtime)
+        case UnreadableDirectory(path, why):
+            return BackfillRow(path, "closed", why=why)
+        case MissingFile(path):
+            return BackfillRow(path, "absent")
 
 
-def told_by(line: Line) -> Told:
-    """Decode a row into the finding; the inverse of `line_of`."""
+def from_row(line: BackfillRow) -> BackfillFinding:
+    """Decode a row into the finding; the inverse of `to_row`."""
     path, kind, row, stamp, why, mtime = line
     match kind:
         case "row":
-            return Read(path, tuple(json.loads(row or "")), stamp)
+            return RecordRead(path, tuple(json.loads(row or "")), stamp)
         case "folder":
-            return Folder(path, mtime)
+            return DirectoryStamp(path, mtime)
         case "closed":
-            return Closed(path, why or "")
+            return UnreadableDirectory(path, why or "")
         case "absent":
-            return Absent(path)
-    return Read(path, None, stamp, why or "", hidden=kind == "hidden")
+            return MissingFile(path)
+    return RecordRead(path, None, stamp, why or "", hidden=kind == "hidden")
 
 
-def records_of(told: Iterable[Told]) -> Iterator[Read | Absent]:
+def records_of(findings: Iterable[BackfillFinding]) -> Iterator[RecordRead | MissingFile]:
     """Yield the findings about records, without those about directories."""
-    return (found for found in told if isinstance(found, Read | Absent))
+    return (found for found in findings if isinstance(found, RecordRead | MissingFile))
 
 
 _DIRECTORIES_PER_PART = 4
@@ -247,48 +249,48 @@ _RECORDS = 1000
 _MANY = 20_000
 """From so many records on it is faster to load tables without indexes and to create the indexes afterwards."""
 
-Take = Callable[[Iterator[Told]], int]
+Take = Callable[[Iterator[BackfillFinding]], int]
 """Loads findings into the catalog, and returns how many rows it changed."""
 
 
-class Part(Struct, frozen=True):
+class BackfillPart(Struct, frozen=True):
     """Directories to read with everything below them, records that were found already, and finished rows."""
 
     below: Sequence[str] = ()
     records: Sequence[str] = ()
-    known: Sequence[Line] = ()
+    known: Sequence[BackfillRow] = ()
 
 
 class CacheReader:
     """Reads the records of a part of a store's cache. A kernel."""
 
-    row = Line
+    row = BackfillRow
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def run(self, part: Part) -> Iterator[Line]:
-        here = (found.path for top in part.below for found in scan(self.root, top) if isinstance(found, Found))
+    def run(self, part: BackfillPart) -> Iterator[BackfillRow]:
+        here = (found.path for top in part.below for found in scan(self.root, top) if isinstance(found, ScannedFile))
         yield from part.known
-        yield from map(line_of, read_all(self.root, filter(is_record, here)))
-        yield from map(line_of, read_all(self.root, part.records))
+        yield from map(to_row, read_all(self.root, filter(is_record, here)))
+        yield from map(to_row, read_all(self.root, part.records))
 
 
 class DirectoryReader:
     """Reads the records and the directories of a part of a directory datastore. A kernel."""
 
-    row = Line
+    row = BackfillRow
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def run(self, part: Part) -> Iterator[Line]:
+    def run(self, part: BackfillPart) -> Iterator[BackfillRow]:
         yield from part.known
         for top in part.below:
             seen = survey_below(self.root, [top])
-            yield from map(line_of, directories(seen))
-            yield from map(line_of, read_all(self.root, seen.found))
-        yield from map(line_of, read_all(self.root, part.records))
+            yield from map(to_row, directories(seen))
+            yield from map(to_row, read_all(self.root, seen.found))
+        yield from map(to_row, read_all(self.root, part.records))
 
 
 class _Load(Struct, frozen=True):
@@ -298,23 +300,23 @@ class _Load(Struct, frozen=True):
     take: Take
     many: bool
 
-    def __call__(self, rows: Iterable[Line]) -> int:
+    def __call__(self, rows: Iterable[BackfillRow]) -> int:
         with _savepoint(self.db), _without_indexes(self.db) if self.many else nullcontext():
-            return self.take(map(told_by, rows))
+            return self.take(map(from_row, rows))
 
 
 class BackfillJob:
     """Reads every record of a tree and loads it. An `engine.job.Job`."""
 
-    row = Line
+    row = BackfillRow
     stage = Stage("reading records")
 
     def __init__(
         self,
         needs: Needs,
         reader: CacheReader | DirectoryReader,
-        divided: Callable[[int], Sequence[Part]],
-        load: Callable[[Iterable[Line]], int],
+        divided: Callable[[int], Sequence[BackfillPart]],
+        load: Callable[[Iterable[BackfillRow]], int],
     ) -> None:
         self.needs = needs
         self._reader = reader
@@ -324,13 +326,13 @@ class BackfillJob:
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
         return type(self._reader), (self._reader.root,)  # the database stays with the driver
 
-    def parts(self, wanted: int) -> Sequence[Part]:
+    def parts(self, wanted: int) -> Sequence[BackfillPart]:
         return self._divided(wanted)
 
-    def run(self, part: Part) -> Iterator[Line]:
+    def run(self, part: BackfillPart) -> Iterator[BackfillRow]:
         return self._reader.run(part)
 
-    def fold(self, rows: Iterable[Line]) -> int:
+    def fold(self, rows: Iterable[BackfillRow]) -> int:
         return self._load(rows)
 
 
@@ -346,7 +348,7 @@ class Backfill(Struct, frozen=True):
         limit = self._limit
         first = list(islice(here, limit + 1))
 
-        def parts(wanted: int) -> Sequence[Part]:
+        def parts(wanted: int) -> Sequence[BackfillPart]:
             return _record_parts(first) if len(first) <= limit else _cache_parts(root, wanted)
 
         return self._run(CacheReader(root), parts, len(first), _Load(db, take, len(first) > min(limit, _MANY)))
@@ -356,9 +358,9 @@ class Backfill(Struct, frozen=True):
         limit = self._limit
         seen = survey_up_to(root, limit)
 
-        def parts(wanted: int) -> Sequence[Part]:
+        def parts(wanted: int) -> Sequence[BackfillPart]:
             upper, front = divide(root, wanted * _DIRECTORIES_PER_PART) if seen is None else (seen, [])
-            return [*_surveyed_parts(upper), *(Part(below=group) for group in groups(front, wanted))]
+            return [*_surveyed_parts(upper), *(BackfillPart(below=group) for group in groups(front, wanted))]
 
         count = limit + 1 if seen is None else len(seen.found)
         return self._run(DirectoryReader(root), parts, count, _Load(db, take, count > min(limit, _MANY)))
@@ -370,24 +372,28 @@ class Backfill(Struct, frozen=True):
         return _MANY if limit is None else limit
 
     def _run(
-        self, reader: CacheReader | DirectoryReader, parts: Callable[[int], Sequence[Part]], count: int, load: _Load
+        self,
+        reader: CacheReader | DirectoryReader,
+        parts: Callable[[int], Sequence[BackfillPart]],
+        count: int,
+        load: _Load,
     ) -> int:
         job = BackfillJob(needs_of(self.repo), reader, parts, load)
         return self.engine.run(self.repo, job, what="the catalog was rebuilt", count=count, warn=self.warnings.append)
 
 
-def _cache_parts(root: Path, wanted: int) -> Sequence[Part]:
+def _cache_parts(root: Path, wanted: int) -> Sequence[BackfillPart]:
     found = subtrees(root, wanted * _DIRECTORIES_PER_PART)
     tops = [top for top in found if top is not None and top.partition("/")[0] in ROOTS]
-    return [Part(below=group) for group in groups(ROOTS if None in found else tops, wanted)]
+    return [BackfillPart(below=group) for group in groups(ROOTS if None in found else tops, wanted)]
 
 
-def _surveyed_parts(seen: Survey) -> list[Part]:
-    return [Part(known=list(map(line_of, directories(seen)))), *_record_parts(list(seen.found))]
+def _surveyed_parts(seen: DirectorySurvey) -> list[BackfillPart]:
+    return [BackfillPart(known=list(map(to_row, directories(seen)))), *_record_parts(list(seen.found))]
 
 
-def _record_parts(records: Sequence[str]) -> list[Part]:
-    return [Part(records=records[at : at + _RECORDS]) for at in range(0, len(records), _RECORDS)]
+def _record_parts(records: Sequence[str]) -> list[BackfillPart]:
+    return [BackfillPart(records=records[at : at + _RECORDS]) for at in range(0, len(records), _RECORDS)]
 
 
 @contextmanager

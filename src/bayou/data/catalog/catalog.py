@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from bayou.core import limits
 from bayou.data.catalog import schema
 from bayou.data.catalog.database import CatalogFile
-from bayou.data.catalog.derive import Refreshed, is_current
+from bayou.data.catalog.derive import RefreshReport, is_current
 from bayou.data.catalog.rows import OutputRow, RunRow, VersionRow
 from bayou.data.catalog.schema import TABLES, output_of, quoted, run_of, version_of
 from bayou.data.engine import CatalogEngine
@@ -101,7 +101,7 @@ class Catalog:
         self._root = tree.root
         self._file = CatalogFile(repo.catalog)
 
-    def refresh(self) -> Refreshed:
+    def refresh(self) -> RefreshReport:
         """Catch up with the tree, or rebuild a missing, damaged or foreign catalog; return what changed.
 
         If nothing has changed this is one cheap check; otherwise its cost depends on the change (V16), and only then
@@ -112,21 +112,21 @@ class Catalog:
 
             changes = self._file.read(lambda db: follow_directory.find_changes(db, self._root))
             if changes is None:
-                return Refreshed()
+                return RefreshReport()
             return self._catch_up(lambda db, backfill: follow_directory.catch_up(db, self._root, changes, backfill))
         with open_feed(self._repo, self._connection) as feed:
             if self._file.read(lambda db: is_current(db, feed)):
-                return Refreshed()
+                return RefreshReport()
         return self._catch_up(self._follow)
 
-    def _catch_up(self, work: Callable[[sqlite3.Connection, Backfill], Refreshed]) -> Refreshed:
+    def _catch_up(self, work: Callable[[sqlite3.Connection, Backfill], RefreshReport]) -> RefreshReport:
         from bayou.data.catalog.backfill import Backfill  # noqa: PLC0415
 
         backfill = Backfill(self._repo, self._engine)
         done = self._file.write(lambda db: work(db, backfill))
         return replace(done, warnings=tuple(backfill.warnings)) if backfill.warnings else done
 
-    def _follow(self, db: sqlite3.Connection, backfill: Backfill) -> Refreshed:
+    def _follow(self, db: sqlite3.Connection, backfill: Backfill) -> RefreshReport:
         from bayou.data.catalog.follow_store import follow  # noqa: PLC0415
 
         with open_feed(self._repo, self._connection) as feed:
@@ -317,7 +317,7 @@ def count_rows(db: sqlite3.Connection, table: str, where: Where) -> int:
 
 
 Item = tuple[str, str, str]
-"""What the versions of an item have in common: type, model and name."""
+"""The columns that identify an item: type, model and name."""
 
 
 def count_by_item(db: sqlite3.Connection) -> Iterator[tuple[Item, int]]:

@@ -271,7 +271,7 @@ def _format(db: sqlite3.Connection) -> int:
 
 
 def _is_intact(path: Path) -> bool:
-    """Say whether the file exists, is ours and is not damaged. Call it under the exclusive lock."""
+    """Return whether the file exists, is ours and is not damaged. Call it under the exclusive lock."""
     if not _inode(path):
         return False
     try:
@@ -350,7 +350,7 @@ def _rows(db: sqlite3.Connection, table: str) -> Iterator[Values]:
 
 
 def _is_row(table: str, row: Values) -> bool:
-    """Say whether every column has a value that a row may have there: a damaged page can have any."""
+    """Return whether every column has a value that a row may have there: a damaged page can have any."""
     named = dict(zip(TABLES[table], row, strict=True))
     for name, value in named.items():
         needed = name in _ADDED_COLUMNS or (name in _NEVER_NULL and (table, name) not in _MAYBE_NULL)

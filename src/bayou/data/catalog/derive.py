@@ -2,7 +2,7 @@
 
 `derive` turns the file of a record into a row. Writers and rebuilds both use it, so their rows are equal. `read_all`
 reads files, and `apply` makes the rows of those files equal to them. `finish_refresh` stores the position that the
-catalog reflects after that, and returns `Refreshed`, the report.
+catalog reflects after that, and returns `RefreshReport`, the report.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _RUN = re.compile(r"workflow-runs/(?P<workflow_id>[^/]+)/(?P<run_id>[^/]+)\.yaml
 _WORDS_OF_STEP = ("name", "model", "method", "error")
 
 
-class Read(Struct, frozen=True):
+class RecordRead(Struct, frozen=True):
     """A record's file that was read: the columns of its row, or (None) `why` it has no row.
 
     `hidden` means that the file could not be opened, so its row may still be right. `stamp` changes whenever the file
@@ -61,13 +61,13 @@ class Read(Struct, frozen=True):
     hidden: bool = False
 
 
-class Absent(Struct, frozen=True):
+class MissingFile(Struct, frozen=True):
     """A path without a file; `Gone` decides whether it was deleted."""
 
     path: str
 
 
-class Refreshed(Struct, frozen=True):
+class RefreshReport(Struct, frozen=True):
     """The report of a refresh: why it was a rebuild, if it was, how many rows `changed`, and how many there are.
 
     `rows` is counted only after a rebuild. `warnings` are for the user.
@@ -87,7 +87,7 @@ class Refreshed(Struct, frozen=True):
 
 
 def is_record(path: str) -> bool:
-    """Say whether the file at `path` has a row in the catalog, or is named there as bad."""
+    """Return whether the file at `path` has a row in the catalog, or is named there as bad."""
     if path.startswith("data/"):
         return is_metadata_path(path)
     return _OUTPUT.fullmatch(path) is not None or _RUN.fullmatch(path) is not None
@@ -262,7 +262,7 @@ def stamp_of(found: FileStat) -> str:
     return f"{found.size}:{found.mtime_ns}:{found.ctime_ns}:{found.inode}"
 
 
-def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
+def read_all(root: Path, found: Iterable[str]) -> Iterator[RecordRead | MissingFile]:
     """Read the records at these paths, in order of path."""
     directories = DirFdCache(root)
     try:
@@ -271,18 +271,18 @@ def read_all(root: Path, found: Iterable[str]) -> Iterator[Read | Absent]:
                 data, status, stable = _read_file(directories.locate(path), max_bytes(path))
             except (FileNotFoundError, NotADirectoryError):
                 directories.close()
-                yield Absent(path)
+                yield MissingFile(path)
                 continue
             except (OSError, BayouError) as error:
                 directories.close()
                 reason = error.message if isinstance(error, BayouError) else os_reason(error)
-                yield Read(path, None, None, f"{path} cannot be read: {reason}", hidden=True)
+                yield RecordRead(path, None, None, f"{path} cannot be read: {reason}", hidden=True)
                 continue
             mark = stamp(status) if stable else None
             try:
-                yield Read(path, values(derive(path, data))[1], mark)
+                yield RecordRead(path, values(derive(path, data))[1], mark)
             except RecordDamaged as error:
-                yield Read(path, None, mark, error.message)
+                yield RecordRead(path, None, mark, error.message)
     finally:
         directories.close()
 
@@ -304,7 +304,7 @@ def _read_file(spot: DirEntryRef, most: int) -> tuple[bytes, os.stat_result, boo
         os.close(descriptor)
 
 
-def apply(db: sqlite3.Connection, found: Iterable[Read | Absent], gone: Gone) -> int:
+def apply(db: sqlite3.Connection, found: Iterable[RecordRead | MissingFile], gone: Gone) -> int:
     """Make the rows of records equal to their files; return how many rows changed.
 
     A file that cannot be parsed has no row, and is listed as bad; a file that cannot be opened keeps its row.
@@ -312,7 +312,7 @@ def apply(db: sqlite3.Connection, found: Iterable[Read | Absent], gone: Gone) ->
     writer = _RowWriter(db)
     absent: list[str] = []
     for file in found:
-        if isinstance(file, Absent):
+        if isinstance(file, MissingFile):
             absent.append(file.path)
         else:
             writer.add(file)
@@ -333,7 +333,7 @@ class _RowWriter:
         self._new = {table: db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is None for table in TABLES}
         self.count = 0
 
-    def add(self, file: Read) -> None:
+    def add(self, file: RecordRead) -> None:
         if file.row is None:
             self._db.execute("INSERT OR REPLACE INTO bad VALUES (?, ?, ?)", (file.path, file.why, file.stamp))
             self._bad.add(file.path)
@@ -366,19 +366,21 @@ class _RowWriter:
 
 
 def is_current(db: sqlite3.Connection, feed: ChangeFeed) -> bool:
-    """Say whether the catalog reflects the feed's position, and no change is under way."""
+    """Return whether the catalog reflects the feed's position, and no change is under way."""
     return get_meta(db, "position") == feed.cursor.dump() and not feed.cursor.open
 
 
-def finish_refresh(db: sqlite3.Connection, datastore: str, position: str, why: str | None, changed: int) -> Refreshed:
+def finish_refresh(
+    db: sqlite3.Connection, datastore: str, position: str, why: str | None, changed: int
+) -> RefreshReport:
     """Store the datastore and the position that the catalog reflects, in the transaction that made it so."""
     set_meta(db, "place", datastore)
     set_meta(db, "position", position)
     set_meta(db, "why", None)
     if why is None:
-        return Refreshed(changed=changed)
+        return RefreshReport(changed=changed)
     rows = sum(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)
-    return Refreshed(why, changed, rows)
+    return RefreshReport(why, changed, rows)
 
 
 def empty(db: sqlite3.Connection) -> None:

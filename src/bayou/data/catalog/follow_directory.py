@@ -15,8 +15,17 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from bayou.data.catalog.backfill import Backfill, Closed, Folder, Told, survey
-from bayou.data.catalog.derive import Absent, Read, Refreshed, apply, empty, finish_refresh, is_record, read_all
+from bayou.data.catalog.backfill import Backfill, BackfillFinding, DirectoryStamp, UnreadableDirectory, survey
+from bayou.data.catalog.derive import (
+    MissingFile,
+    RecordRead,
+    RefreshReport,
+    apply,
+    empty,
+    finish_refresh,
+    is_record,
+    read_all,
+)
 from bayou.data.catalog.schema import KEYS, PATHS, TABLES, UNSEEN, get_meta, key_of
 
 _MANY = 20_000
@@ -33,7 +42,7 @@ All other versions are only ever deleted, which the mtime of the item's director
 
 
 class DirectoryScan(Struct, frozen=True):
-    """What changed: records to read, directories to remember or to forget, and directories that cannot be read."""
+    """The changes: records to read, directories to remember or to forget, and directories that cannot be read."""
 
     todo: frozenset[str] = frozenset()
     folders: Mapping[str, int | None] = field(default_factory=dict)
@@ -63,7 +72,7 @@ def _scan(db: sqlite3.Connection, root: Path) -> DirectoryScan:
     return DirectoryScan(frozenset(todo), new_mtimes, frozenset(seen.gone & remembered.keys()), unreadable)
 
 
-def catch_up(db: sqlite3.Connection, root: Path, changes: DirectoryScan, backfill: Backfill) -> Refreshed:
+def catch_up(db: sqlite3.Connection, root: Path, changes: DirectoryScan, backfill: Backfill) -> RefreshReport:
     """Read the records that changed, and remember the directories as they were when `changes` were found."""
     position = _position(root)
     if get_meta(db, "position") != position:
@@ -83,7 +92,7 @@ def catch_up(db: sqlite3.Connection, root: Path, changes: DirectoryScan, backfil
 def _read_everything(db: sqlite3.Connection, root: Path, backfill: Backfill) -> int:
     """Read every record of the datastore, and remember every directory."""
 
-    def take(found: Iterator[Told]) -> int:
+    def take(found: Iterator[BackfillFinding]) -> int:
         db.executemany("DELETE FROM bad WHERE path = ?", [(path,) for path in _unreadable_directories(db)])
         db.execute("DELETE FROM folder")
         for table in TABLES:
@@ -102,13 +111,15 @@ def _read_everything(db: sqlite3.Connection, root: Path, backfill: Backfill) -> 
     return backfill.directory(db, root, take)
 
 
-def _without_directories(db: sqlite3.Connection, found: Iterator[Told]) -> Iterator[Read | Absent]:
+def _without_directories(
+    db: sqlite3.Connection, found: Iterator[BackfillFinding]
+) -> Iterator[RecordRead | MissingFile]:
     """Save the directories among the findings, and yield the others."""
     for finding in found:
         match finding:
-            case Folder(path, mtime):
+            case DirectoryStamp(path, mtime):
                 db.execute("INSERT OR REPLACE INTO folder VALUES (?, ?)", (path, mtime))
-            case Closed(path, why):
+            case UnreadableDirectory(path, why):
                 db.execute("INSERT OR REPLACE INTO bad VALUES (?, ?, NULL)", (path, why))
             case _:
                 yield finding

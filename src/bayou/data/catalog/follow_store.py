@@ -16,7 +16,7 @@ from bayou.data.catalog.backfill import Backfill, records_of
 from bayou.data.catalog.derive import (
     ROOTS,
     Gone,
-    Refreshed,
+    RefreshReport,
     apply,
     empty,
     finish_refresh,
@@ -26,10 +26,10 @@ from bayou.data.catalog.derive import (
 )
 from bayou.data.catalog.schema import PATHS, TABLES, UNSEEN, drop, get_meta, set_meta
 from bayou.state.change_feed import ChangeFeed, Cursor, CursorRows, PendingRow
-from bayou.worktree.scan import Found, scan
+from bayou.worktree.scan import ScannedFile, scan
 
 
-def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
+def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> RefreshReport:
     """Bring the catalog up to the feed's position."""
     old = Cursor.load(get_meta(db, "position") or "")
     changes = feed.changed_since(old, lambda: _load_cursor_rows(db)) if old is not None else None
@@ -47,7 +47,7 @@ def follow(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backf
     return finish_refresh(db, feed.cursor.remote, feed.cursor.dump(), None, count)
 
 
-def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> Refreshed:
+def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Backfill) -> RefreshReport:
     """Read every record in the cache; keep the rows of other records unless they are known to be gone."""
     why = get_meta(db, "why") or "had lost track of the tree"
     former = Cursor.load(get_meta(db, "former") or "")
@@ -72,7 +72,7 @@ def _rebuild(db: sqlite3.Connection, root: Path, feed: ChangeFeed, backfill: Bac
 
 def _read_everything(db: sqlite3.Connection, root: Path, gone: Gone, backfill: Backfill) -> int:
     """Read every record in the cache."""
-    here = _records(found.path for top in ROOTS for found in scan(root, top) if isinstance(found, Found))
+    here = _records(found.path for top in ROOTS for found in scan(root, top) if isinstance(found, ScannedFile))
     return backfill.cache(db, root, here, lambda found: apply(db, records_of(found), gone))
 
 
@@ -88,7 +88,7 @@ def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
         known = f"SELECT {path} AS path, stamp FROM {table} WHERE substr({path}, 1, ?) = ?"
         stamps.update(db.execute(known, (len(prefix), prefix)).fetchall())
     tops = [directory] if directory else ROOTS
-    here = {found.path: found.stat for top in tops for found in scan(root, top) if isinstance(found, Found)}
+    here = {found.path: found.stat for top in tops for found in scan(root, top) if isinstance(found, ScannedFile)}
     changed = {path for path, stat in here.items() if is_record(path) and stamps.get(path) != stamp_of(stat)}
     return changed | (stamps.keys() - here.keys())
 

@@ -139,7 +139,7 @@ class Cost(Struct, frozen=True):
     own: Weight
 
     def allows(self, given: Weight) -> bool:
-        """Say whether the expression is cheap for input of such weight."""
+        """Return whether the expression is cheap for input of such weight."""
         larger = (self.additions + 1) * self.growth
         longest = (given.values + self.own.values) * larger
         passes: int = max(1, self.macros) * longest**self.power
@@ -240,7 +240,7 @@ def _elements(value: Any) -> list[Any]:
 
 
 def _plain_pattern(words: Sequence[Token]) -> bool:
-    """Say whether the argument of `matches` is cheap to compile: a short literal without counted repetitions."""
+    """Return whether the argument of `matches` is cheap to compile: a short literal without counted repetitions."""
     if len(words) < 2 or not words[1].sign(")") or words[0].kind != "text":
         return False
     return len(words[0].text) <= _MAX_PATTERN and "{" not in words[0].text

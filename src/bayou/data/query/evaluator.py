@@ -30,7 +30,7 @@ from bayou.data.query import evaluator_child
 from bayou.data.query.cost import Cost, cost_of, weigh
 
 FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
-"""What an evaluation raises if the expression has no value."""
+"""The errors that an evaluation raises if the expression has no value."""
 
 Functions = Mapping[str, Callable[..., Any]]
 

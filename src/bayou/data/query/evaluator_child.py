@@ -52,7 +52,7 @@ def main() -> None:
             value = as_json(compile_expression(request["source"], "the expression").execute(context))
             answer = json.dumps({"value": value})
             if len(answer) > longest:
-                answer = json.dumps({"costly": f"it comes to more than {longest} bytes"})
+                answer = json.dumps({"costly": f"it evaluates to more than {longest} bytes"})
         except KeyError as error:
             answer = json.dumps({"missing": str(error.args[0])})
         except MemoryError:

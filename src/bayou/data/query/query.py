@@ -65,10 +65,10 @@ def query(records: Records, predicate: str, select: str | None = None, limit: in
 
     wanted = Expression(predicate, "the predicate")
     shown = Expression(select, "the selection") if select is not None else None
-    return judge(records.catalog.select(push_down(wanted)), wanted, shown, limit, load, fetch)
+    return evaluate_rows(records.catalog.select(push_down(wanted)), wanted, shown, limit, load, fetch)
 
 
-def judge(
+def evaluate_rows(
     rows: Iterable[VersionRow],
     wanted: Expression,
     shown: Expression | None,
@@ -150,7 +150,7 @@ class _Failures:
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"the predicate comes to {json.dumps(as_json(value))}, which is neither true nor false")
+        raise TypeError(f"the predicate evaluates to {json.dumps(as_json(value))}, which is neither true nor false")
     return value
 
 

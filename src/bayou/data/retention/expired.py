@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from bayou.data.catalog.schema import values, version_of
-from bayou.data.retention.rules import Doomed, ExpiredVersion, order
+from bayou.data.retention.rules import ExpiredRow, ExpiredVersion, order
 
 _PAGE = 1000
 """Rows that an iteration reads at once."""
 
 
-class ExpiredSet(Sequence[Doomed]):
+class ExpiredSet(Sequence[ExpiredRow]):
     """Versions that may be deleted, in order of item and number.
 
     `bytes` is what deleting all of them frees, `expired` the number of those whose lifetime is over.
@@ -29,24 +29,24 @@ class ExpiredSet(Sequence[Doomed]):
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._db.close)
         self._db.execute("PRAGMA journal_mode = OFF")
-        self._db.execute("CREATE TABLE doomed (at INTEGER PRIMARY KEY, why TEXT NOT NULL, row TEXT NOT NULL)")
+        self._db.execute("CREATE TABLE expired (at INTEGER PRIMARY KEY, why TEXT NOT NULL, row TEXT NOT NULL)")
         self._count = self.bytes = self.expired = 0
-        self._db.executemany("INSERT INTO doomed VALUES (?, ?, ?)", map(self._counted, found))
+        self._db.executemany("INSERT INTO expired VALUES (?, ?, ?)", map(self._counted, found))
 
     def within(self, shown: ExpiredSet) -> ExpiredSet:
         """Return the versions of this set that are also in `shown`; their `bytes` are 0 until they are deleted."""
-        return ExpiredSet(ExpiredVersion(doomed, 0) for doomed in _intersection(self, shown))
+        return ExpiredSet(ExpiredVersion(expired, 0) for expired in _intersection(self, shown))
 
     def __len__(self) -> int:
         return self._count
 
     @overload
-    def __getitem__(self, at: int) -> Doomed: ...
+    def __getitem__(self, at: int) -> ExpiredRow: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[Doomed]: ...
+    def __getitem__(self, at: slice) -> list[ExpiredRow]: ...
 
-    def __getitem__(self, at: int | slice) -> Doomed | list[Doomed]:
+    def __getitem__(self, at: int | slice) -> ExpiredRow | list[ExpiredRow]:
         if isinstance(at, slice):
             start, stop, step = at.indices(self._count)
             return self._page(start, stop)[::step] if step > 0 else [self[index] for index in range(start, stop, step)]
@@ -54,7 +54,7 @@ class ExpiredSet(Sequence[Doomed]):
             raise IndexError(at)
         return self._page(at % self._count, at % self._count + 1)[0]
 
-    def __iter__(self) -> Iterator[Doomed]:
+    def __iter__(self) -> Iterator[ExpiredRow]:
         for start in range(0, self._count, _PAGE):
             yield from self._page(start, start + _PAGE)
 
@@ -67,24 +67,24 @@ class ExpiredSet(Sequence[Doomed]):
 
     def _counted(self, version: ExpiredVersion) -> tuple[int, str, str]:
         """Add a version to the totals, and return its row of the table."""
-        row, why = version.doomed.row, version.doomed.why
+        row, why = version.expired.row, version.expired.why
         at = self._count
         self._count += 1
         self.bytes += version.bytes
         self.expired += why == "expired"
         return at, why, json.dumps((*values(row)[1], row.latest))
 
-    def _page(self, start: int, stop: int) -> list[Doomed]:
-        found = self._db.execute("SELECT row, why FROM doomed WHERE at >= ? AND at < ? ORDER BY at", (start, stop))
-        return [Doomed(version_of(json.loads(row)), why) for row, why in found]
+    def _page(self, start: int, stop: int) -> list[ExpiredRow]:
+        found = self._db.execute("SELECT row, why FROM expired WHERE at >= ? AND at < ? ORDER BY at", (start, stop))
+        return [ExpiredRow(version_of(json.loads(row)), why) for row, why in found]
 
 
-def _intersection(mine: Iterable[Doomed], shown: Iterable[Doomed]) -> Iterator[Doomed]:
+def _intersection(mine: Iterable[ExpiredRow], shown: Iterable[ExpiredRow]) -> Iterator[ExpiredRow]:
     """Yield the versions of `mine` that `shown` has too; both are sorted by `order`."""
     others = iter(shown)
     other = next(others, None)
-    for doomed in mine:
-        while other is not None and order(other.row) < order(doomed.row):
+    for expired in mine:
+        while other is not None and order(other.row) < order(expired.row):
             other = next(others, None)
-        if other is not None and order(other.row) == order(doomed.row):
-            yield doomed
+        if other is not None and order(other.row) == order(expired.row):
+            yield expired

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from bayou.data.changes import consistent_read
 from bayou.data.retention.expired import ExpiredSet
-from bayou.data.retention.judging import judge_all
+from bayou.data.retention.retention_job import evaluate_all
 from bayou.data.retention.rules import ExpiredVersion, RetentionEvaluator, Runs, remove
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ class GcPlan(Struct, frozen=True):
     `warnings` name the versions that stay because their retention cannot be evaluated (V5).
     """
 
-    doomed: ExpiredSet
+    versions: ExpiredSet
     bytes: int
     warnings: tuple[str, ...] = ()
 
     @property
     def expired(self) -> int:
         """The number of versions whose lifetime is over; the others are surplus."""
-        return self.doomed.expired
+        return self.versions.expired
 
     def within(self, shown: GcPlan) -> GcPlan:
         """Return the part of this plan that `shown` has too; its `bytes` are 0 until it is run."""
-        return GcPlan(self.doomed.within(shown.doomed), 0, self.warnings)
+        return GcPlan(self.versions.within(shown.versions), 0, self.warnings)
 
 
 def plan_gc(records: Records, now: datetime) -> GcPlan:
@@ -55,7 +55,7 @@ def run_gc(records: Records, plan: GcPlan) -> GcPlan:
     That is less than planned where another process has deleted some of them since. A run that is killed has deleted a
     part of the plan, each version of it whole; the next run deletes the rest.
     """
-    deleted = ExpiredSet(_delete(records, plan.doomed))
+    deleted = ExpiredSet(_delete(records, plan.versions))
     return GcPlan(deleted, deleted.bytes, plan.warnings)
 
 
@@ -65,15 +65,17 @@ def _plan(records: Records, now: datetime) -> GcPlan:
     gone_runs = Runs(records.connection, records.tree).gone(catalog.runs_of_lifetimes())
     evaluator = RetentionEvaluator(now, gone_runs, records.tree.root, records.repo.config.repo_id)
     warnings: list[str] = []
-    judged = judge_all(records, evaluator, warnings.append)
+    result = evaluate_all(records, evaluator, warnings.append)
     bad = [bad.why for bad in catalog.bad()]
-    return GcPlan(judged.doom, judged.doom.bytes, (*warnings, *judged.unclear, *bad))
+    return GcPlan(result.versions, result.versions.bytes, (*warnings, *result.unclear, *bad))
 
 
 def _delete(records: Records, versions: ExpiredSet) -> Iterator[ExpiredVersion]:
     for start in range(0, len(versions), _BATCH):
         batch = versions[start : start + _BATCH]
-        freed = {version.row.directory: version.bytes for version in remove(records, [doomed.row for doomed in batch])}
-        for doomed in batch:
-            if doomed.row.directory in freed:
-                yield ExpiredVersion(doomed, freed[doomed.row.directory])
+        freed = {
+            version.row.directory: version.bytes for version in remove(records, [expired.row for expired in batch])
+        }
+        for expired in batch:
+            if expired.row.directory in freed:
+                yield ExpiredVersion(expired, freed[expired.row.directory])

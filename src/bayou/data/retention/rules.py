@@ -4,9 +4,9 @@ A version *expires* when the `lifetime` that it was written with is over. Of the
 `keep` that counts: it says how many of the item's versions are kept, or for how long. Older ones beyond that are
 *surplus*; the newest is never surplus. A version whose rules cannot be read stays, and a warning names it (V5, F121).
 
-`judge` is a pure function of catalog rows, a time and the set of workflow runs that are gone. A lifetime of `run` ends
-with the record of the version's workflow run. That the record is not on this machine is no evidence: it may be in the
-store, so `Runs` answers only when this machine knows everything that the store has (F119).
+`evaluate` is a pure function of catalog rows, a time and the set of workflow runs that are gone. A lifetime of `run`
+ends with the record of the version's workflow run. That the record is not on this machine is no evidence: it may be in
+the store, so `Runs` answers only when this machine knows everything that the store has (F119).
 
 `RetentionEvaluator` adds the bytes that each deletion frees; workers call it. `remove` deletes versions in batches.
 """
@@ -43,33 +43,33 @@ Why = Literal["expired", "surplus"]
 RunIsGone = Callable[[VersionRow], bool]
 
 
-class Doomed(Struct, frozen=True):
+class ExpiredRow(Struct, frozen=True):
     """A version that may be deleted, and the reason: its lifetime is over, or there are enough newer versions."""
 
     row: VersionRow
     why: Why
 
 
-class Verdict(Struct, frozen=True):
+class Evaluation(Struct, frozen=True):
     """The versions that may be deleted, and sentences about those that cannot be evaluated and so stay (V5)."""
 
-    doomed: tuple[Doomed, ...]
+    versions: tuple[ExpiredRow, ...]
     unclear: tuple[str, ...]
 
 
-def judge(rows: Iterable[VersionRow], now: datetime, run_is_gone: RunIsGone) -> Verdict:
+def evaluate(rows: Iterable[VersionRow], now: datetime, run_is_gone: RunIsGone) -> Evaluation:
     """Evaluate versions. One whose time, lifetime or keep cannot be read stays, and `unclear` names it (F121)."""
-    doomed: list[Doomed] = []
+    expired: list[ExpiredRow] = []
     unclear: list[str] = []
     live = sorted((row for row in rows if not row.deleted), key=lambda row: (row.item, row.version))
     for _, versions in groupby(live, key=lambda row: row.item):
-        doomed += _judge_item(list(versions), now, run_is_gone, unclear)
-    return Verdict(tuple(doomed), tuple(unclear))
+        expired += _evaluate_item(list(versions), now, run_is_gone, unclear)
+    return Evaluation(tuple(expired), tuple(unclear))
 
 
-def _judge_item(
+def _evaluate_item(
     versions: list[VersionRow], now: datetime, run_is_gone: RunIsGone, unclear: list[str]
-) -> Iterator[Doomed]:
+) -> Iterator[ExpiredRow]:
     staying = []
     for row in versions:
         try:
@@ -78,7 +78,7 @@ def _judge_item(
             unclear.append(f"{row.metadata_path}: its lifetime ({row.lifetime} from {row.created_at}) cannot be read")
             over = False
         if over:
-            yield Doomed(row, "expired")
+            yield ExpiredRow(row, "expired")
         else:
             staying.append(row)
     if not staying:
@@ -89,7 +89,7 @@ def _judge_item(
     except (RetentionInvalid, ValueError):
         unclear.append(f"{newest.metadata_path}: its keep ({newest.keep}) cannot be read")
         return
-    yield from (Doomed(row, "surplus") for row in surplus)
+    yield from (ExpiredRow(row, "surplus") for row in surplus)
 
 
 def _is_over(row: VersionRow, now: datetime, run_is_gone: RunIsGone) -> bool:
@@ -197,16 +197,16 @@ def bytes_freed(records: Records, rows: Iterable[VersionRow]) -> list[FreedVersi
     for _, versions in groupby(sorted(rows, key=order), key=lambda row: row.item):
         of_item = list(versions)
         known = Versions.of(context, VersionPath(of_item[0].type, of_item[0].model_id, of_item[0].name, 0))
-        found += weigh_item(context.tree, context.repo.config.repo_id, known, of_item)
+        found += item_bytes_freed(context.tree, context.repo.config.repo_id, known, of_item)
     return found
 
 
 def remove(records: Records, rows: Sequence[VersionRow]) -> list[FreedVersion]:
     """Delete the versions that still exist, each whole or not at all; return those that were deleted."""
     deleted: list[FreedVersion] = []
-    doomed = sorted(rows, key=order)
-    for start in range(0, len(doomed), _BATCH):
-        batch = bytes_freed(records, doomed[start : start + _BATCH])
+    ordered = sorted(rows, key=order)
+    for start in range(0, len(ordered), _BATCH):
+        batch = bytes_freed(records, ordered[start : start + _BATCH])
         records.data.delete_many(version.row for version in batch)
         deleted += batch
     return deleted
@@ -217,7 +217,9 @@ def order(row: VersionRow) -> tuple[tuple[str, str, str], int]:
     return row.item, row.version
 
 
-def weigh_item(tree: Worktree, repo_id: str, known: Versions, rows: Iterable[VersionRow]) -> Iterator[FreedVersion]:
+def item_bytes_freed(
+    tree: Worktree, repo_id: str, known: Versions, rows: Iterable[VersionRow]
+) -> Iterator[FreedVersion]:
     """Yield the versions of an item that still exist, each with the bytes that deleting it frees.
 
     All files count, metadata too, less the tombstone that replaces an item's highest version. Content that is not on
@@ -252,11 +254,11 @@ def _size(tree: Worktree, row: VersionRow) -> int:
 class ExpiredVersion(Struct, frozen=True):
     """A version that may be deleted and that still exists, and the bytes that this frees."""
 
-    doomed: Doomed
+    expired: ExpiredRow
     bytes: int
 
 
-Ruling = ExpiredVersion | str
+RetentionOutcome = ExpiredVersion | str
 """The result for a version: it may be deleted, or a sentence why it cannot be evaluated and so stays."""
 
 
@@ -268,18 +270,20 @@ class RetentionEvaluator(Struct, frozen=True):
     root: Path
     repo_id: str
 
-    def judge(self, rows: Iterable[VersionRow]) -> Iterator[Ruling]:
-        """Yield the rulings on the versions of many items. `rows` are in `order`, and include deleted versions."""
+    def evaluate(self, rows: Iterable[VersionRow]) -> Iterator[RetentionOutcome]:
+        """Yield the outcome for each version of many items. `rows` are in `order`, and include deleted versions."""
         tree = Worktree(self.root, NoJournal())
         for _, versions in groupby(rows, key=lambda row: row.item):
             yield from self._item(tree, list(versions))
 
-    def _item(self, tree: Worktree, rows: Sequence[VersionRow]) -> Iterator[Ruling]:
-        verdict = judge(rows, self.now, self.gone)
-        if verdict.doomed:
+    def _item(self, tree: Worktree, rows: Sequence[VersionRow]) -> Iterator[RetentionOutcome]:
+        evaluation = evaluate(rows, self.now, self.gone)
+        if evaluation.versions:
             first = rows[0]
             known = Versions.in_tree(tree, VersionPath(first.type, first.model_id, first.name, 0), rows)
-            doomed = {version.row.version: version for version in verdict.doomed}
-            for freed in weigh_item(tree, self.repo_id, known, [doomed[number].row for number in sorted(doomed)]):
-                yield ExpiredVersion(doomed[freed.row.version], freed.bytes)
-        yield from verdict.unclear
+            expired = {version.row.version: version for version in evaluation.versions}
+            for freed in item_bytes_freed(
+                tree, self.repo_id, known, [expired[number].row for number in sorted(expired)]
+            ):
+                yield ExpiredVersion(expired[freed.row.version], freed.bytes)
+        yield from evaluation.unclear

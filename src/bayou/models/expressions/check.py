@@ -22,17 +22,17 @@ Where = Callable[[Path], str]
 """Returns the file and line of a value, for messages."""
 
 
-class Found(Struct, frozen=True):
+class FoundExpression(Struct, frozen=True):
     """An expression, and its path in the value."""
 
     path: Path
     source: str
 
 
-def uses(value: object, where: Where) -> list[Found]:
+def uses(value: object, where: Where) -> list[FoundExpression]:
     """Return every expression in a value."""
     return [
-        Found(path, part.source)
+        FoundExpression(path, part.source)
         for path, text in texts(value)
         for part in parse(text, where(path))
         if isinstance(part, Code)

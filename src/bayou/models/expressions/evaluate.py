@@ -34,21 +34,21 @@ __all__ = ["REDACTED", "redact"]
 _SHOWN = ("name", "version", "size", "sha256", "content_type", "created_at")
 
 
-class Evaluated(Struct, frozen=True):
+class EvaluatedValue(Struct, frozen=True):
     """A value without expressions, and the values of the environment that they used."""
 
     value: Any
     secrets: frozenset[str]
 
 
-def evaluate(value: object, scope: EvaluationScope, where: Where) -> Evaluated:
+def evaluate(value: object, scope: EvaluationScope, where: Where) -> EvaluatedValue:
     """Evaluate every expression in a value; `ExpressionInvalid` names the place of the first that fails.
 
     A text that consists of one expression becomes the expression's value, of any type; in a longer text every
     expression becomes text.
     """
     secrets: set[str] = set()
-    return Evaluated(_evaluate(value, (), scope, where, secrets), frozenset(secrets))
+    return EvaluatedValue(_evaluate(value, (), scope, where, secrets), frozenset(secrets))
 
 
 def redact(value: Any, secrets: Collection[str]) -> Any:
@@ -83,7 +83,7 @@ class DataLookup:
         found = query(records, predicate)
         if found.failed:
             raise QueryInvalid(
-                f"{len(found.failed)} versions cannot be judged: {found.failed[0]}",
+                f"{len(found.failed)} versions cannot be evaluated: {found.failed[0]}",
                 hint="ask first for what only the others have, as name == ... && attributes.x > 1",
             )
         return found.results
@@ -154,7 +154,8 @@ def _joined(part: Code, scope: EvaluationScope, where: str, secrets: set[str]) -
     if value is None:
         # An empty text would be a guess, and dangerous in `rm -r /${{ … }}`.
         raise ExpressionInvalid(
-            f"{where}: {part.source} comes to null in the middle of a text", hint="say what null means: x == null ? …"
+            f"{where}: {part.source} evaluates to null in the middle of a text",
+            hint="say what null means: x == null ? …",
         )
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -229,4 +230,4 @@ def _failed(where: str, source: str, error: Exception, secrets: set[str]) -> Exp
             hint="give it, or ask with has(…) whether it is there",
         )
     reason = " ".join(redact(str(error), secrets).partition(". ")[0].split())
-    return ExpressionInvalid(f"{where}: {source} comes to nothing: {reason}", hint="mend the expression")
+    return ExpressionInvalid(f"{where}: {source} has no value: {reason}", hint="correct the expression")

@@ -57,7 +57,7 @@ Template = tuple[str | Code, ...]
 
 
 def has_expression(value: object) -> bool:
-    """Say whether an expression occurs anywhere in a value."""
+    """Return whether an expression occurs anywhere in a value."""
     return any(True for _ in texts(value))
 
 

@@ -22,7 +22,7 @@ from bayou.data.layout import check_name
 from bayou.data.metadata import parse_keep, parse_lifetime
 from bayou.models.definition import check_type
 from bayou.models.method_context import MethodContext
-from bayou.models.process import Excerpt, Redacted, run_process
+from bayou.models.process import Excerpt, RedactingForwarder, run_process
 from bayou.models.types import python_child
 from bayou.models.types.schema import Method, OutputSpec, schema_of
 
@@ -50,7 +50,7 @@ _ARGUMENTS = {
 
 
 class PythonCall:
-    """Calls a function, in a child process. What it returns is saved as `result`, what it prints as `log`."""
+    """Calls a function, in a child process. Its return value is saved as `result`, its output as `log`."""
 
     name = "python/call"
     description = "Call a Python function"
@@ -81,7 +81,7 @@ class Origin(Struct, frozen=True):
 class PlainType:
     """A class that has `type = "…"`, as a type of models. Its public methods are the type's methods.
 
-    Each method runs in a child process, on a new object of the class. What it returns is saved as `result`; with a
+    Each method runs in a child process, on a new object of the class. Its return value is saved as `result`; with a
     parameter `work` it can save more. `outputs` may declare the items, `keep_failed` that data of a failed method
     stays.
     """
@@ -112,7 +112,7 @@ class PlainType:
 
 
 class PythonJob(Struct, frozen=True):
-    """What to call: the dotted `name` in a module or file, `place`. `construct` if it is a method of a class."""
+    """A call: of the dotted `name` in a module or file, `place`. `construct`: it is a method of a class."""
 
     kind: Literal["file", "module"]
     place: str
@@ -136,7 +136,7 @@ def run_python(job: PythonJob, work: MethodContext, *, save_none: bool) -> None:
             excerpt.add(data)
             log.write(data)
 
-        with Redacted(work, printed) as redacted:
+        with RedactingForwarder(work, printed) as redacted:
             ended = run_process(
                 # -P: modules beside our script must not be imported; -u: a log is read while it is written.
                 [sys.executable, "-P", "-u", python_child.__file__, str(outbox)],

@@ -35,14 +35,14 @@ BUILT_IN: Mapping[str, ModelType] = {kind.name: kind for kind in (Shell(), Pytho
 FOLDER = "extensions/models"
 ENTRY_POINTS = "bayou.models"
 
-_loaded: dict[tuple[str, int, int], list[Offered | TypeInvalid]] = {}
+_loaded: dict[tuple[str, int, int], list[TypeSource | TypeInvalid]] = {}
 """The types of files, by path, time and size: a process runs many methods, and loads a file once."""
 
 _loading = threading.Lock()
 """Held while a file is loaded: steps of a workflow load types at the same time, and loading changes `sys.path`."""
 
 
-class Offered(Struct, frozen=True):
+class TypeSource(Struct, frozen=True):
     """A type, and the file or entry point that offers it."""
 
     kind: ModelType
@@ -96,7 +96,7 @@ def find_type(repo: Repo, name: str) -> ModelType:
         return BUILT_IN[name]
     repo.require_extensions()
     for offer in from_extensions(repo.root):
-        if isinstance(offer, Offered) and offer.kind.name == name:
+        if isinstance(offer, TypeSource) and offer.kind.name == name:
             return offer.kind
     types = load_types(repo)
     if name in types:
@@ -113,7 +113,7 @@ def not_found(types: Types, name: str) -> BayouError:
     return TypeNotFound(f"there is no type {name}, so it has no methods", hint=hint)
 
 
-def from_extensions(root: Path) -> Iterator[Offered | TypeInvalid]:
+def from_extensions(root: Path) -> Iterator[TypeSource | TypeInvalid]:
     """Yield the types of a repo's own files, and an error for each file, or class, that cannot be loaded."""
     folder = root / FOLDER
     for file in sorted(folder.glob("*.py")) if is_plain_directory(root, FOLDER) else ():
@@ -138,7 +138,7 @@ def from_extensions(root: Path) -> Iterator[Offered | TypeInvalid]:
         yield from _loaded[key]
 
 
-def from_entry_points() -> Iterator[Offered | TypeInvalid]:
+def from_entry_points() -> Iterator[TypeSource | TypeInvalid]:
     """Yield the types of installed packages: classes like those of extensions, or objects that are a `ModelType`."""
     from importlib.metadata import entry_points  # noqa: PLC0415
 
@@ -154,12 +154,12 @@ def from_entry_points() -> Iterator[Offered | TypeInvalid]:
             yield _broken(source, error, None)
         else:
             if isinstance(found, ModelType):
-                yield Offered(found, source)
+                yield TypeSource(found, source)
             else:
                 yield TypeInvalid(f"{source} is no type of models", hint="name a class, or a ModelType")
 
 
-def _from_file(file: Path, source: str, root: Path) -> Iterator[Offered | TypeInvalid]:
+def _from_file(file: Path, source: str, root: Path) -> Iterator[TypeSource | TypeInvalid]:
     try:
         module = _import(file, root)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (it is foreign code)
@@ -168,7 +168,7 @@ def _from_file(file: Path, source: str, root: Path) -> Iterator[Offered | TypeIn
     for member in list(vars(module).values()):
         if isinstance(member, type) and member.__module__ == module.__name__ and "type" in vars(member):
             try:
-                yield Offered(PlainType(member, Origin("file", str(file), member.__qualname__), source), source)
+                yield TypeSource(PlainType(member, Origin("file", str(file), member.__qualname__), source), source)
             except TypeInvalid as error:
                 yield error
 
@@ -209,5 +209,6 @@ def _broken(source: str, error: BaseException, file: str | None) -> TypeInvalid:
     where = f"{source}, line {line}" if line is not None else source
     what = error.msg if isinstance(error, SyntaxError) else str(error)
     return TypeInvalid(
-        f"{where}: {type(error).__name__}: {' '.join(str(what).split())}", hint="mend it; other types work without it"
+        f"{where}: {type(error).__name__}: {' '.join(str(what).split())}",
+        hint="correct it; other types still work",
     )

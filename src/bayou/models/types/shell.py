@@ -8,7 +8,7 @@ from typing import Any
 
 from bayou.core.errors import MethodFailed
 from bayou.models.method_context import MethodContext
-from bayou.models.process import Excerpt, Redacted, run_process
+from bayou.models.process import Excerpt, RedactingForwarder, run_process
 from bayou.models.types.schema import Method, OutputSpec
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -63,7 +63,7 @@ class Shell:
                 excerpts[stream].add(data)
                 log.write(data)
 
-            with Redacted(work, printed) as redacted:
+            with RedactingForwarder(work, printed) as redacted:
                 ended = run_process(
                     ["/bin/sh", "-c", command],
                     cwd=work.root / arguments.get("workdir", "."),

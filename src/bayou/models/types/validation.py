@@ -192,7 +192,7 @@ def _validator(schema: Any) -> Any:
 
 
 def _is_plain(schema: object, value: object) -> bool:
-    """Say whether checking a value against a schema is sure to be fast."""
+    """Return whether checking a value against a schema is sure to be fast."""
     parts = patterns = 0
     for _, found in _schemas(schema):
         parts += 1 + len(found)

@@ -23,7 +23,7 @@ from bayou.core.errors import BadAnswer, BayouError, CannotConnect, NotFound, Ti
 from bayou.objectstore.backends import credentials
 from bayou.objectstore.backends.obstore_errors import CONNECT_HINT, Renewal, Request, from_status
 from bayou.objectstore.keys import content_type
-from bayou.objectstore.transport import Stored, UnfinishedUpload
+from bayou.objectstore.transport import PutResult, UnfinishedUpload
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -72,7 +72,7 @@ class BotoParts:
             raise BadAnswer(f"the answer to a part of {key} on {self._target} has no ETag", hint="check the endpoint")
         return str(tag)
 
-    def complete(self, key: str, upload: str, tags: Sequence[str], *, timeout: float) -> Stored:
+    def complete(self, key: str, upload: str, tags: Sequence[str], *, timeout: float) -> PutResult:
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         arguments = {"UploadId": upload, "MultipartUpload": {"Parts": parts}, **self._extra}
         answer = self._call("complete_multipart_upload", "POST", key, timeout, arguments)
@@ -80,7 +80,7 @@ class BotoParts:
         etag = answer.get("ETag") or None  # some servers send none, some without its quotes
         if etag is not None and not etag.endswith('"'):
             etag = f'"{etag}"'
-        return Stored(etag, answer.get("VersionId") or headers.get("x-goog-generation"))
+        return PutResult(etag, answer.get("VersionId") or headers.get("x-goog-generation"))
 
     def abort(self, key: str, upload: str, *, timeout: float) -> None:
         try:

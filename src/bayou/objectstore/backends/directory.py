@@ -54,7 +54,7 @@ from bayou.objectstore.backends.directory_paths import (
     reserved_name,
     walk,
 )
-from bayou.objectstore.transport import Condition, Create, Fetched, Level, ObjectMeta, Stored
+from bayou.objectstore.transport import Condition, Create, DirectoryListing, GetResult, ObjectMeta, PutResult
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -92,7 +92,7 @@ class LocalTransport:
         if_none_match: str | None = None,
         most: int | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         with self._errors("GET", key), self._file(key) as file:
             meta = _meta(key, os.fstat(file.fileno()))
             if if_match is not None and if_match != meta.etag:
@@ -109,7 +109,7 @@ class LocalTransport:
             # V2: another program may write to the file in place.
             if len(data) != min(end, meta.size) - start or _meta(key, os.fstat(file.fileno())) != meta:
                 raise BadAnswer(f"{key} changed while it was read", hint="try again")
-            return Fetched(meta, data, {})
+            return GetResult(meta, data, {})
 
     def get_limited(
         self,
@@ -119,7 +119,7 @@ class LocalTransport:
         if_match: str | None = None,
         if_none_match: str | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         return self.get(key, if_match=if_match, if_none_match=if_none_match, most=most, timeout=timeout)
 
     def head(self, key: str, *, timeout: float) -> ObjectMeta:
@@ -138,7 +138,7 @@ class LocalTransport:
         condition: Condition | None = None,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         return self._write(key, (data,), condition, timeout)
 
     def put_chunks(
@@ -150,7 +150,7 @@ class LocalTransport:
         parallel: int,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         return self._write(key, chunks, None, timeout)
 
     def list(self, prefix: str, *, after: str | None = None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
@@ -168,7 +168,7 @@ class LocalTransport:
             if page:
                 yield page
 
-    def level(self, prefix: str, *, timeout: float) -> Level:
+    def list_directory(self, prefix: str, *, timeout: float) -> DirectoryListing:
         with self._errors("LIST", prefix):
             self._identity()
             directories = _directories(prefix)
@@ -178,7 +178,9 @@ class LocalTransport:
             except (FileNotFoundError, NotADirectoryError):
                 found = []
         names = [name for key, name in found if not key.endswith("/")]
-        return Level([key for key, _ in found if key.endswith("/")], self._objects(prefix, directories, names))
+        return DirectoryListing(
+            [key for key, _ in found if key.endswith("/")], self._objects(prefix, directories, names)
+        )
 
     def _objects(self, prefix: str, directories: Sequence[str], names: Sequence[str]) -> Iterator[ObjectMeta]:
         with self._errors("LIST", prefix):
@@ -208,7 +210,7 @@ class LocalTransport:
         if failed:
             raise DeleteFailed(failed)
 
-    def _write(self, key: str, chunks: Iterable[Buffer], condition: Condition | None, timeout: float) -> Stored:
+    def _write(self, key: str, chunks: Iterable[Buffer], condition: Condition | None, timeout: float) -> PutResult:
         with self._errors("PUT", key):
             *directories, name = _names(key)
             if condition is not None:
@@ -232,7 +234,7 @@ class LocalTransport:
                     os.unlink(temporary, dir_fd=directory)
                 os.close(directory)
 
-    def _replace(self, directory: int, directories: Sequence[str], file: int, temporary: str, name: str) -> Stored:
+    def _replace(self, directory: int, directories: Sequence[str], file: int, temporary: str, name: str) -> PutResult:
         with contextlib.suppress(FileNotFoundError):
             make_newer(file, os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns)
         stored = _stored(os.fstat(file))
@@ -241,7 +243,7 @@ class LocalTransport:
             self._unsynced.add(tuple(directories))
         return stored
 
-    def _swap(self, directory: int, file: int, temporary: str, name: str, condition: Condition, key: str) -> Stored:
+    def _swap(self, directory: int, file: int, temporary: str, name: str, condition: Condition, key: str) -> PutResult:
         """Rename the new file to its name if the condition holds. The caller holds the object's lock (V1)."""
         make_newer(file, self._require(directory, name, condition, key))
         if isinstance(condition, Create):
@@ -409,8 +411,8 @@ def _etag(status: os.stat_result) -> str:
     return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
 
 
-def _stored(status: os.stat_result) -> Stored:
-    return Stored(_etag(status), None)
+def _stored(status: os.stat_result) -> PutResult:
+    return PutResult(_etag(status), None)
 
 
 def _meta(key: str, status: os.stat_result) -> ObjectMeta:

@@ -37,7 +37,16 @@ from bayou.objectstore.backends.obstore_errors import (
     is_completed_without_etag,
     translate,
 )
-from bayou.objectstore.transport import Condition, Create, Fetched, Level, Match, ObjectMeta, PartTransport, Stored
+from bayou.objectstore.transport import (
+    Condition,
+    Create,
+    DirectoryListing,
+    GetResult,
+    Match,
+    ObjectMeta,
+    PartTransport,
+    PutResult,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -143,7 +152,7 @@ class RemoteTransport:
         if_none_match: str | None = None,
         most: int | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         options: dict[str, Any] = {}
         if span is not None:
             options["range"] = span
@@ -168,7 +177,7 @@ class RemoteTransport:
         if len(data) != wanted:
             received = "more than" if len(data) > wanted else f"{len(data)} bytes of"
             raise BadAnswer(f"GET {key} on {self._url} brought {received} {wanted}", hint="try again")
-        return Fetched(meta, data, result.attributes)
+        return GetResult(meta, data, result.attributes)
 
     def get_limited(
         self,
@@ -178,7 +187,7 @@ class RemoteTransport:
         if_match: str | None = None,
         if_none_match: str | None = None,
         timeout: float,
-    ) -> Fetched | None:
+    ) -> GetResult | None:
         return self.get(key, if_match=if_match, if_none_match=if_none_match, most=most, timeout=timeout)
 
     def read(self, key: str, span: tuple[int, int], *, timeout: float) -> Buffer:
@@ -201,7 +210,7 @@ class RemoteTransport:
         condition: Condition | None = None,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         try:
             result = obstore.put(
                 self._client(timeout),
@@ -216,7 +225,7 @@ class RemoteTransport:
             if isinstance(translated, PreconditionFailed) and isinstance(condition, Create):
                 translated = AlreadyExists(f"{key} exists already")
             raise translated from None
-        return Stored(_quoted(result["e_tag"]), result["version"])
+        return PutResult(_quoted(result["e_tag"]), result["version"])
 
     def put_chunks(
         self,
@@ -227,7 +236,7 @@ class RemoteTransport:
         parallel: int,
         attributes: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Stored:
+    ) -> PutResult:
         size = 0
 
         def counted() -> Iterator[Buffer]:
@@ -250,12 +259,12 @@ class RemoteTransport:
             raise  # what `chunks` raised
         except (obs.BaseError, OSError, ValueError) as error:
             if is_completed_without_etag(error) and self._has(key, size, timeout):
-                return Stored(None, None)  # V2: an ETag of the HEAD is no ETag of this write
+                return PutResult(None, None)  # V2: an ETag of the HEAD is no ETag of this write
             raise self._translate(error, "PUT", key) from None
-        return Stored(_quoted(result["e_tag"]), result["version"])
+        return PutResult(_quoted(result["e_tag"]), result["version"])
 
     def _has(self, key: str, size: int, timeout: float) -> bool:
-        """Whether an object of this size is there; only this upload, or an equal one, writes to its key (V11)."""
+        """Return whether an object of this size exists; only this upload, or an equal one, writes to its key (V11)."""
         try:
             return self.head(key, timeout=timeout).size == size
         except NotFound:
@@ -295,7 +304,7 @@ class RemoteTransport:
                 )
             yield page
 
-    def level(self, prefix: str, *, timeout: float) -> Level | None:
+    def list_directory(self, prefix: str, *, timeout: float) -> DirectoryListing | None:
         try:
             found = obstore.list_with_delimiter(self._client(timeout), prefix.rstrip("/") or None, return_arrow=True)
             directories = [f"{directory}/" for directory in found["common_prefixes"]]
@@ -310,7 +319,7 @@ class RemoteTransport:
             return None
         if "/" in directories:  # V21: as in `list`, obstore dropped the leading `/` of some keys
             return None
-        return Level(directories, objects)
+        return DirectoryListing(directories, objects)
 
     def _pages(self, prefix: str, after: str | None, timeout: float) -> Iterator[Sequence[ObjectMeta]]:
         try:

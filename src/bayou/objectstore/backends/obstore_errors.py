@@ -122,7 +122,7 @@ def translate(error: Exception, request: Request) -> errors.BayouError | Unparsa
 
 
 def is_completed_without_etag(error: Exception) -> bool:
-    """Whether a server has answered the end of a multipart upload without the object's ETag, as some do."""
+    """Return whether a server has answered the end of a multipart upload without the object's ETag, as some do."""
     return _COMPLETED.search(str(error)) is not None
 
 

@@ -253,7 +253,7 @@ def _hosts_in_variables(*prefixes: str) -> Iterable[str]:
 
 
 def _has_proxy() -> bool:
-    """Say whether this user's environment names a proxy for the requests."""
+    """Return whether this user's environment names a proxy for the requests."""
     if any(os.environ.get(name) for name in _PROVIDER_PROXIES):
         return True
     named = any(os.environ.get(name) for name in (*_PROXIES, *map(str.upper, _PROXIES)))

@@ -1,1 +1,3 @@
-"""What tasks do with records: the functions of the point way, behind thin Arrow adaptors. No Spark in here."""
+"""The functions that Spark's tasks run: they convert Arrow batches to records, and call the functions that also threads
+of one process use. Nothing here imports Spark.
+"""

@@ -1,7 +1,7 @@
-"""Observe the paths that need a decision, hash them if necessary, and choose the action for each (`LookAt`).
+"""Observe the paths that need a decision, hash them if necessary, and choose the action for each (`ObserveKernel`).
 
-The kernel reads the tree and changes nothing, so it may run twice. `Kept` writes the rows of a kernel to a file where
-its task runs, so that Spark returns only the name of the file.
+The kernel reads the tree and changes nothing, so it may run twice. `ParquetKernel` writes the rows of another kernel to
+a file in its task, so that Spark returns only the name of the file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from bayou.state.journal import JournalRow, JournalSnapshot
 from bayou.sync.context import still_absent
 from bayou.sync.plan import steps
 from bayou.sync.plan.decision_table import LocalState
-from bayou.sync.plan.local_scanner import FileScan, Observed
+from bayou.sync.plan.local_scanner import FileScan, ObservedPath
 from bayou.sync.plan.policy import Policy
-from bayou.sync.plan.windows import Looked
+from bayou.sync.plan.windows import Candidate
 from bayou.sync.report import Failure
 from bayou.worktree.hashing import Content, FileStat
 
@@ -56,7 +56,7 @@ PATHS = pyarrow.schema(
 )
 """A path, with the columns of all sides."""
 
-LOOKED = pyarrow.schema(
+OBSERVED = pyarrow.schema(
     {
         "path": TEXT,
         "action": TEXT,
@@ -71,7 +71,7 @@ LOOKED = pyarrow.schema(
         "ours": _FLAG,
         "absent": _FLAG,
         "through": INT,
-        "looked": INT,
+        "scanned_at": INT,
         "finish": _FLAG,
         "fresh": _FLAG,
         "settled": _FLAG,
@@ -89,21 +89,21 @@ _SIZE = list(_ENTRY).index("size")
 _START = {side: _POSITIONS[f"{side}_{next(iter(columns))}"] for side, columns in SIDES.items()}
 
 
-class LookAt(Struct, frozen=True):
-    """A kernel: from rows of `PATHS`, or of some of its columns, to rows of `LOOKED`, in the same order.
+class ObserveKernel(Struct, frozen=True):
+    """A kernel: from rows of `PATHS`, or of some of its columns, to rows of `OBSERVED`, in the same order.
 
-    `marks` are the journal's rows that name directories, `through` is its newest row. `moved`: the policy has changed
-    since absences were decided. `same`: the store's index equals base, so that `remote` has no columns.
+    `marks` are the journal's rows that name directories, `through` is its newest row. `policy_changed`: the policy is
+    not the one that absences were decided by. `same_index`: the store's index equals base, so `remote` has no columns.
     """
 
     root: Path
-    place: int
+    remote_id: int
     policy: tuple[str, tuple[str, ...]]
     adopt: bool
     marks: tuple[JournalRow, ...]
     through: int
-    moved: bool
-    same: bool
+    policy_changed: bool
+    same_index: bool
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         policy = Policy.of(*self.policy)  # type: ignore[arg-type]
@@ -111,37 +111,37 @@ class LookAt(Struct, frozen=True):
             paths = map(_PathRow, rows(_with_all_columns(found), PATHS.names))
             out = [row for path in paths for row in self._rows(path, policy)]
             if out:
-                yield batch(LOOKED, list(zip(*out, strict=True)))
+                yield batch(OBSERVED, list(zip(*out, strict=True)))
 
-    def entries(self, found: Callable[[], Iterable[Entry]]) -> Iterator[Looked]:
+    def entries(self, found: Callable[[], Iterable[Entry]]) -> Iterator[Candidate]:
         """Yield the observations of entries that only the store has."""
         policy = Policy.of(*self.policy)  # type: ignore[arg-type]
         before = (None,) * (_START["remote"] - 1)
         for entry in found():
             for row in self._rows(_PathRow((entry.path, *before, *astuple(entry)[1:])), policy):
-                yield _looked(row)
+                yield _candidate(row)
 
     def _rows(self, path_row: _PathRow, policy: Policy) -> Iterator[tuple[object, ...]]:
         if path_row.has("skip"):
             kind, reason = path_row.of("skip")
             yield _note(path_row.path, kind, reason)
-        base, remote = path_row.entry("base"), path_row.entry("base" if self.same else "remote")
+        base, remote = path_row.entry("base"), path_row.entry("base" if self.same_index else "remote")
         why = cast("Why | None", path_row.of("absent")[0])
-        back = self.moved and why is not None and not policy.still(path_row.path, why)
+        back = self.policy_changed and why is not None and not policy.still(path_row.path, why)
         named = path_row.has("journal") or base != remote or back
         if not named and (not self._differs(path_row) or policy.excluded(path_row.path)):
             return
-        yield self._look(path_row, base, remote, why, policy, named=named)
+        yield self._observe(path_row, base, remote, why, policy, named=named)
 
     def _differs(self, path_row: _PathRow) -> bool:
-        """Say whether a scan of the tree would observe the path: it differs from base, or is not here any more."""
+        """Return whether a scan of the tree would observe the path: it differs from base, or is not here any more."""
         before = path_row.known()
         stat = path_row.stat()
         if stat is None:
-            return before is not None and before.matches == self.place
-        return before is None or before.matches != self.place or not before.is_current(stat)
+            return before is not None and before.matches == self.remote_id
+        return before is None or before.matches != self.remote_id or not before.is_current(stat)
 
-    def _look(
+    def _observe(
         self,
         path_row: _PathRow,
         base: Entry | None,
@@ -154,9 +154,9 @@ class LookAt(Struct, frozen=True):
         path = path_row.path
         away = why is not None and still_absent(self.root, policy, path, why)
         listed = {path: cast("tuple[int, int]", path_row.of("listed"))} if path_row.has("listed") else {}
-        look = FileScan(self.root, self.adopt, {path} if away else (), listed)
+        scanner = FileScan(self.root, self.adopt, {path} if away else (), listed)
         before, now = path_row.known(), time.time_ns()
-        seen = look.at(path, path_row.stat(), self._journaled(path_row), before, now)
+        seen = scanner.at(path, path_row.stat(), self._journaled(path_row), before, now)
         if isinstance(seen, Failure):
             return _note(path, seen.code, seen.message)
         step = steps.decide_path(seen, base, remote, path_row.hashes(base, remote), policy)
@@ -235,29 +235,29 @@ def _with_all_columns(found: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
 
 
 def _note(path: str, note: object, text: object) -> tuple[object, ...]:
-    return (path, None, False, 0, *([None] * (len(LOOKED) - 6)), note, text)
+    return (path, None, False, 0, *([None] * (len(OBSERVED) - 6)), note, text)
 
 
-def looked(found: pyarrow.RecordBatch) -> Iterator[Looked]:
-    """Yield the observations of rows of `LOOKED` that have an action."""
-    return map(_looked, rows(found, LOOKED.names))
+def read_candidates(found: pyarrow.RecordBatch) -> Iterator[Candidate]:
+    """Yield the observations of rows of `OBSERVED` that have an action."""
+    return map(_candidate, rows(found, OBSERVED.names))
 
 
-def _looked(row: tuple[object, ...]) -> Looked:
+def _candidate(row: tuple[object, ...]) -> Candidate:
     path, _, named, _, *content_of, deleted, ours, absent, through, now, finish, fresh, settled, matches = row[:-2]
     *stat, sha256 = cast("list[Any]", content_of)
     content = Content(sha256, stat[0], FileStat(*stat)) if sha256 is not None else None
     here = None if finish else content
     state = LocalState(here.sha256 if here else None, here.size if here else None, deleted, ours, absent)  # type: ignore[arg-type]
-    observed = Observed(path, state, content, through, now, finish_delete=finish)  # type: ignore[arg-type]
+    observed = ObservedPath(path, state, content, through, now, finish_delete=finish)  # type: ignore[arg-type]
     kept = (path, *stat, sha256, settled, matches) if fresh else None
-    return Looked(observed, cast("bool", named), cast("file_stats.Row | None", kept))
+    return Candidate(observed, cast("bool", named), cast("file_stats.Row | None", kept))
 
 
-KEPT = pyarrow.schema({"file": TEXT})
+WRITTEN = pyarrow.schema({"file": TEXT})
 
 
-class Kept(Struct, frozen=True):
+class ParquetKernel(Struct, frozen=True):
     """A kernel: write the rows of `kernel` to a Parquet file in `folder`, if there are any, and yield the file's name.
 
     A task that runs twice leaves two files; the driver gets the name of one.
@@ -276,4 +276,4 @@ class Kept(Struct, frozen=True):
             writer.write_batch(first)
             for more in found:
                 writer.write_batch(more)
-        yield batch(KEPT, [[name]])
+        yield batch(WRITTEN, [[name]])

@@ -32,7 +32,7 @@ from bayou.engine.handle import store_of
 from bayou.index.entry import Entry
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
-from bayou.objectstore.transport import Requests, Stored
+from bayou.objectstore.transport import PutResult, Requests
 from bayou.packs.archive import member_bytes
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches_of_rows, rows
 from bayou.sync.report import Failure
@@ -280,14 +280,14 @@ class Uploads(Struct, frozen=True):
     bytes to the same keys. Packs have new names in each attempt (P1), and their files are in the order of the rows.
     """
 
-    recipe: StoreSpec
+    spec: StoreSpec
     root: Path
     pack_size: int
     seconds: float | None = None
     reports: Path | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        store = store_of(self.recipe, self.seconds)
+        store = store_of(self.spec, self.seconds)
         queued = [queued_upload(row) for found in batches for row in rows(found, UPLOADS.names)]
         loose = [item.upload for item in queued if not item.packed]
         packed = [item.upload for item in queued if item.packed]
@@ -341,9 +341,9 @@ class UploadResults(Struct, frozen=True):
             return upload  # P3: only the bytes that this push wants become an entry
         if row.pack is None:
             # `repeated`: another attempt at the task may have written the object too, or may still write it.
-            return structs.replace(upload, stored=Stored(row.etag, row.version, repeated=True), data=None)
+            return structs.replace(upload, stored=PutResult(row.etag, row.version, repeated=True), data=None)
         place = Place(row.pack, *cast("tuple[int, int, int]", (row.offset, row.stored, row.method)))
-        stored = Stored(None, None, repeated=bool(row.repeated))  # no other attempt writes this pack (P1)
+        stored = PutResult(None, None, repeated=bool(row.repeated))  # no other attempt writes this pack (P1)
         return structs.replace(upload, stored=stored, place=place, data=None)
 
 
@@ -354,14 +354,14 @@ class Downloads(Struct, frozen=True):
     twice leaves a file that the caller does not take.
     """
 
-    recipe: StoreSpec
+    spec: StoreSpec
     root: Path
     staging: Path
     seconds: float | None = None
     reports: Path | None = None
 
     def __call__(self, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        store = store_of(self.recipe, self.seconds)
+        store = store_of(self.spec, self.seconds)
         entries = [entry for found in batches for entry in batch_to_entries(found)]
         results = result_rows(self._durable(store, entries), download_row, store)
         yield from to_batches(report_done(results, self.reports))

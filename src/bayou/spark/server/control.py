@@ -57,7 +57,7 @@ class SparkServer(Struct, frozen=True):
         return read_record(self.files) if is_locked(self.files.server_lock) else None
 
     def is_listening(self) -> bool:
-        """Say whether the server runs and accepts connections."""
+        """Return whether the server runs and accepts connections."""
         record = self.running()
         return record is not None and accepts_connections(LOCAL_ADDRESS, record.port)
 
@@ -147,7 +147,7 @@ def release(lock: FileLock) -> None:
 
 
 def accepts_connections(host: str, port: int) -> bool:
-    """Say whether a server accepts TCP connections at an address."""
+    """Return whether a server accepts TCP connections at an address."""
     try:
         socket.create_connection((host, port), timeout=_SOCKET_S).close()
     except OSError:

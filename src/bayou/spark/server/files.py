@@ -141,7 +141,7 @@ class ServerFiles(Struct, frozen=True):
 
     @property
     def log(self) -> Path:
-        """What Spark, its JVM and its Python workers print."""
+        """The output of Spark, its JVM and its Python workers."""
         return self.root / "spark.log"
 
     @property

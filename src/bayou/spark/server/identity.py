@@ -38,7 +38,7 @@ SOURCE = Path(__file__).resolve().parents[3]
 
 
 def is_local(master: str) -> bool:
-    """Say whether a master runs all tasks on this machine, inside the server."""
+    """Return whether a master runs all tasks on this machine, inside the server."""
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
@@ -130,7 +130,7 @@ class Identity(Struct, frozen=True):
         return _digest(json.dumps(asdict(self), sort_keys=True))
 
     def outdates(self, other: Identity) -> bool:
-        """Say whether `other` differs only in versions. No command of this environment will use such a server again."""
+        """Return whether `other` differs only in versions: no command of this environment uses such a server again."""
         return self != other and self._environment == other._environment
 
     @property

@@ -21,7 +21,7 @@ IDENTITY = "spark.bayou.identity"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 LISTENS = "Spark Connect server started at: "
-"""What the server logs before its address, once it listens."""
+"""The words that the server logs before its address, once it listens."""
 
 # The packages that Spark's own launcher opens (org.apache.spark.launcher.JavaModuleOptions), without those for its ML.
 _OPENED = (
@@ -177,7 +177,7 @@ def _settings(files: ServerFiles, master: str, token: str, identity: str) -> Map
 
 
 def _has_room(files: ServerFiles) -> bool:
-    """Say whether the path of a socket, `.UUID.sock` in the work directory, is short enough."""
+    """Return whether the path of a socket, `.UUID.sock` in the work directory, is short enough."""
     return len(os.fsencode(files.work)) + len(f"/.{UUID(int=0)}.sock") <= LONGEST_SOCKET
 
 

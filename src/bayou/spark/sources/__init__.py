@@ -1,4 +1,5 @@
-"""What Spark reads: a store's listing, an index version's entries, a tree's files.
+"""Data sources of Spark: a store's listing, the entries of an index, the files of a tree.
 
-Each is cut into parts by the caller's process, which has the deadline and whose errors are ours; tasks only read.
+The caller's process divides each source into parts, since it has the deadline and raises Bayou's errors; tasks only
+read.
 """

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 
-def entries(spark: SparkSession, recipe: StoreSpec, tree: IndexTree, tasks: int) -> DataFrame:
+def entries(spark: SparkSession, spec: StoreSpec, tree: IndexTree, tasks: int) -> DataFrame:
     """Return the entries of a tree in a store, with the columns of `ENTRIES`.
 
     Only branches are read here; tasks read leaves, which lie next to each other, and prove each of them.
     """
-    return load(spark, "entries", ENTRIES, groups(leaf_refs(tree), tasks), partial(read, recipe, None))
+    return load(spark, "entries", ENTRIES, groups(leaf_refs(tree), tasks), partial(read, spec, None))
 
 
 def leaf_refs(tree: IndexTree) -> list[Ref]:
-    """Return what names the leaves of a tree, in order."""
+    """Return the references to the leaves of a tree, in order."""
     if tree.root is None:
         return []
     refs: list[Ref] = [tree.root]
@@ -41,8 +41,8 @@ def leaf_refs(tree: IndexTree) -> list[Ref]:
     return refs
 
 
-def read(recipe: StoreSpec, cache: Path | None, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the entries of leaves. `cache`: a directory of nodes; what is not in there is fetched, and put there."""
-    source = StoreNodes(store_of(recipe), NodeFiles(cache) if cache is not None else None)
+def read(spec: StoreSpec, cache: Path | None, refs: Sequence[Ref]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the entries of leaves. `cache` is a directory of nodes; nodes that it lacks are fetched and added."""
+    source = StoreNodes(store_of(spec), NodeFiles(cache) if cache is not None else None)
     for leaf in leaves(source, refs):
         yield entries_to_batch(leaf.rows)

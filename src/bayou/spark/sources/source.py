@@ -1,7 +1,7 @@
 """Sources of rows for Spark: parts and a function that reads a part, as a Python data source or as a kernel.
 
-What a reader needs, credentials included, travels inside the pickled class or kernel. An option of a data source would
-be part of the plan, and Spark logs plans (V26). `files` is such a source: the files of a tree, by stat.
+The inputs of a reader, credentials included, travel inside the pickled class or kernel. An option of a data source
+would be part of the plan, and Spark logs plans (V26). `files` is such a source: the files of a tree, by stat.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from bayou.core.ids import ulid
 from bayou.engine.parts import groups
 from bayou.spark.arrow import INT, TEXT, batches_of_rows, ddl
-from bayou.worktree.scan import Found, Skipped, scan, subtrees
+from bayou.worktree.scan import ScannedFile, SkippedPath, scan, subtrees
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -131,8 +131,8 @@ def read(root: Path, subtrees: Sequence[str | None]) -> Iterator[pyarrow.RecordB
     return batches_of_rows(FILES, chain(found, left), _BATCH_ROWS)
 
 
-def _row(entry: Found | Skipped) -> tuple[object, ...]:
-    if isinstance(entry, Skipped):
+def _row(entry: ScannedFile | SkippedPath) -> tuple[object, ...]:
+    if isinstance(entry, SkippedPath):
         return entry.path, None, None, None, None, entry.kind, entry.reason
     stat = entry.stat
     return entry.path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, None, None

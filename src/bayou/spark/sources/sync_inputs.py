@@ -42,14 +42,14 @@ _WALKED = {
     "skip_kind": "skipped",
     "skip_reason": "reason",
 }
-"""What a walk says, of files and of whatever else lies there, as the others know it."""
+"""The columns of a walk: a file with its stat, or something else that lies there, with its kind and the reason."""
 
 SENT = "sent"
-"""What is "skipped" at the place of a part that has asked the store for something; the reason says for how much."""
+"""The kind of a row that is no path: its reason says how many requests the part has sent to the store."""
 
 
 class Inputs(Struct, frozen=True):
-    """What is compared: a tree, what is known of it (Parquet files, by side), base, and the store's entries if they are
+    """The inputs of a comparison: a tree, Parquet files of `sync.db` by side, base, and the store's entries if they are
     others. `cache` has nodes of both."""
 
     root: Path
@@ -60,7 +60,7 @@ class Inputs(Struct, frozen=True):
 
 
 class _Walk(Struct, frozen=True):
-    """Some places of the tree."""
+    """Some directories of the tree."""
 
     places: Sequence[str | None]
 
@@ -83,15 +83,15 @@ class _Table(Struct, frozen=True):
 _Part: TypeAlias = _Walk | _Leaves | _Table
 
 
-def sync_inputs(spark: SparkSession, recipe: StoreSpec, inputs: Inputs, tasks: int) -> DataFrame:
-    """Return a row for each word of each side, with the columns of every side that says anything at all."""
+def sync_inputs(spark: SparkSession, spec: StoreSpec, inputs: Inputs, tasks: int) -> DataFrame:
+    """Return the rows of all sides, each with the columns of every side that has rows; one path may have many rows."""
     sides, parts = divide(inputs, tasks)
     schema = schema_of(sides)
-    return read_parts(spark, schema, parts, partial(read, recipe, inputs.root, inputs.cache, schema))
+    return read_parts(spark, schema, parts, partial(read, spec, inputs.root, inputs.cache, schema))
 
 
 def divide(inputs: Inputs, tasks: int) -> tuple[list[str], list[_Part]]:
-    """Return the sides that say something, and what is to be read, each side divided among as many tasks."""
+    """Return the sides that have rows, and the parts to read; each side is divided among this many tasks."""
     sides = ["file", "skip"]
     parts: list[_Part] = [_Walk(some) for some in groups(subtrees(inputs.root, tasks * 4), tasks)]
     for side, file in inputs.known.items():
@@ -112,37 +112,37 @@ def schema_of(sides: Sequence[str]) -> pyarrow.Schema:
 
 
 def read(
-    recipe: StoreSpec, root: Path, cache: Path, schema: pyarrow.Schema, part: _Part
+    spec: StoreSpec, root: Path, cache: Path, schema: pyarrow.Schema, part: _Part
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield what one part says."""
+    """Yield the rows of one part."""
     match part:
         case _Walk(some):
             found, names = source.read(root, some), _WALKED
         case _Leaves(side, refs):
-            found, names = index_entries.read(recipe, cache, refs), _columns(side)
+            found, names = index_entries.read(spec, cache, refs), _columns(side)
         case _Table(side, file, numbers):
             found, names = parquet.ParquetFile(file).iter_batches(row_groups=list(numbers)), _columns(side)
-    before = store_of(recipe).requests if isinstance(part, _Leaves) else None
+    before = store_of(spec).requests if isinstance(part, _Leaves) else None
     for one in found:
         yield _as(schema, names, one)
     if before is not None:
-        yield _as(schema, _WALKED, _told(part, store_of(recipe).requests - before))
+        yield _as(schema, _WALKED, _request_row(part, store_of(spec).requests - before))
 
 
-def sent(text: str) -> Requests:
-    """Read what a part that asked the store for something has said."""
+def parse_requests(text: str) -> Requests:
+    """Return the requests that a part has sent to the store, from the reason of its row of kind `SENT`."""
     return Requests(**json.loads(text))
 
 
-def _told(part: _Part, requests: Requests) -> pyarrow.RecordBatch:
-    """Say what a part has cost, at a path that no other has, and no file: its name begins with `~`."""
-    said = {"path": f"~{SENT}/{sha256(repr(part).encode()).hexdigest()}", "skipped": SENT}
-    words = {**said, "reason": json.dumps(asdict(requests))}
-    return batch(source.FILES, [[words.get(name)] for name in source.FILES.names])
+def _request_row(part: _Part, requests: Requests) -> pyarrow.RecordBatch:
+    """Return a row with the requests of a part. Its path is no file's (it begins with `~`) and no other part's."""
+    row = {"path": f"~{SENT}/{sha256(repr(part).encode()).hexdigest()}", "skipped": SENT}
+    row["reason"] = json.dumps(asdict(requests))
+    return batch(source.FILES, [[row.get(name)] for name in source.FILES.names])
 
 
 def _as(schema: pyarrow.Schema, names: Mapping[str, str], one: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-    """Give what one side says the columns of all."""
+    """Return a batch of one side with the columns of all sides; those of the others are null."""
     columns = [
         one.column(names.get(field.name, "path"))
         if field.name in names or field.name == "path"

@@ -14,7 +14,8 @@ from bayou.index.node_store import NodeFiles
 from bayou.index.tree import IndexTree, branches, find_many, leaves
 from bayou.repo import Repo
 from bayou.state.base import BaseNodes, load_root
-from bayou.state.database import Database, load_entry, remote_of
+from bayou.state.connection import Connection, connected
+from bayou.state.database import load_entry, remote_of
 
 LEAVES = 64
 """Leaves of one task: about 30,000 entries."""
@@ -61,12 +62,13 @@ class BaseView(Struct, frozen=True):
         return IndexTree(BaseNodes(NodeFiles(self.nodes), ""), self.root)
 
 
-def base_view(repo: Repo) -> BaseView:
+def base_view(repo: Repo, connection: Connection | None = None) -> BaseView:
     """Return a snapshot of a repo's base, empty if the datastore is a directory; send no request to the store."""
     nodes = repo.state / "nodes"
     if repo.config.datastore.url is None:
         return BaseView(nodes)
-    with Database(repo.state / "sync.db") as database:
+    with connected(repo, connection) as opened:
+        database = opened.database
         remote = remote_of(database, repo)
         # One statement, so that no concurrent fold of the overlay into the nodes comes between two.
         (_, _, root), *newer = database.rows(

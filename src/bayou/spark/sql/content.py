@@ -36,14 +36,14 @@ from bayou.worktree.tree import Worktree
 class Grant(Struct, frozen=True):
     """How a worker opens the store, or `refused`: why it may not. It can be pickled."""
 
-    recipe: StoreSpec | None = None
+    spec: StoreSpec | None = None
     refused: str = ""
 
     def open(self) -> Store:
         """Return this process's client of the store; raise `RecordError` with the reason if access was refused."""
-        if self.recipe is None:
+        if self.spec is None:
             raise RecordError(self.refused)
-        return store_of(self.recipe)
+        return store_of(self.spec)
 
 
 def grant_for(repo: Repo) -> Grant:
@@ -60,9 +60,9 @@ def grant_for(repo: Repo) -> Grant:
         return Grant(refused="this is offline")
     try:
         datastore.require_trust()
-        recipe = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, repo.config.sync.concurrency)
-        require_private_channel(repo.config.spark, recipe)
-        return Grant(recipe)
+        spec = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, repo.config.sync.concurrency)
+        require_private_channel(repo.config.spark, spec)
+        return Grant(spec)
     except BayouError as error:
         return Grant(refused=f"{error.message}; {error.hint}" if error.hint else error.message)
 
@@ -82,7 +82,7 @@ CONTENT = pyarrow.struct({"content": pyarrow.binary(), "error": pyarrow.string()
 CONTENT_DDL = "content binary, error string"
 
 
-class Wanted(Struct, frozen=True):
+class ContentRequest(Struct, frozen=True):
     """A version whose content is wanted. Its raw file, `path`, may have grown beyond `size` (streaming).
 
     `entry` is given if the tree is known to lack the file.
@@ -104,7 +104,7 @@ class ContentSource(Struct, frozen=True):
     grant: Grant
 
     def has(self, path: str) -> bool:
-        """Whether the tree seems to have a file; the reader finds out, and follows no link."""
+        """Return whether the tree seems to have a file; the reader finds out, and follows no link."""
         return os.path.lexists(f"{self.tree}/{path}")
 
 
@@ -119,7 +119,7 @@ class ContentReader:
         self._source = source
         self._tree = Worktree(source.tree, NoJournal())
 
-    def read(self, rows: Sequence[Wanted]) -> Iterator[list[Content]]:
+    def read(self, rows: Sequence[ContentRequest]) -> Iterator[list[Content]]:
         """Yield the content of the versions, in order, in groups of bounded size.
 
         `RecordError` if the store is needed and may not be used, since then each row would fail.
@@ -129,7 +129,7 @@ class ContentReader:
         for group in groups([(version, _bytes_of(version, entries)) for version in rows]):
             yield self._read_group(group, entries, store)
 
-    def _lacking(self, rows: Sequence[Wanted]) -> dict[str, Entry]:
+    def _lacking(self, rows: Sequence[ContentRequest]) -> dict[str, Entry]:
         """Return the entries of the versions whose files the tree lacks, as far as base has them."""
         entries = {version.path: version.entry for version in rows if version.entry is not None}
         unknown = [path for version in rows if (path := version.path) not in entries and not self._source.has(path)]
@@ -147,11 +147,11 @@ class ContentReader:
         return reader
 
     def _read_group(
-        self, group: Sequence[Wanted], entries: Mapping[str, Entry], store: EntryReader | None
+        self, group: Sequence[ContentRequest], entries: Mapping[str, Entry], store: EntryReader | None
     ) -> list[Content]:
         found: dict[str, Content] = {}
-        lost: list[Wanted] = []
-        fetched: list[Wanted] = []
+        lost: list[ContentRequest] = []
+        fetched: list[ContentRequest] = []
         for version in group:
             if version.deleted:
                 found[version.path] = None
@@ -174,7 +174,7 @@ class ContentReader:
             found.update(self._from_base(lost))
         return [found[version.path] for version in group]
 
-    def _from_tree(self, version: Wanted) -> Content:
+    def _from_tree(self, version: ContentRequest) -> Content:
         """Return the content of a file of the tree, None if there is no such file."""
         try:
             with self._tree.open(version.path) as file:
@@ -184,7 +184,7 @@ class ContentReader:
         except (PathRefused, TreeError) as error:
             return Unreadable(error.message)
 
-    def _from_base(self, lost: Sequence[Wanted]) -> dict[str, Content]:
+    def _from_base(self, lost: Sequence[ContentRequest]) -> dict[str, Content]:
         """Read what neither the tree has nor base had: files that vanished since, or were never here."""
         entries = self._source.base.lookup([version.path for version in lost])
         store = self._expecting(list(entries.values()))
@@ -197,7 +197,7 @@ class ContentReader:
         return found
 
 
-def _bytes_of(version: Wanted, entries: Mapping[str, Entry]) -> int:
+def _bytes_of(version: ContentRequest, entries: Mapping[str, Entry]) -> int:
     """Return how many bytes to read for a version: an entry may say more than the metadata (V25).
 
     The size of a version of many files is that of all of them, and its content is the manifest.
@@ -210,7 +210,7 @@ def _bytes_of(version: Wanted, entries: Mapping[str, Entry]) -> int:
 
 
 def _checked(
-    rows: Iterable[Wanted], entries: Mapping[str, Entry], contents: Mapping[str, bytes | Unreadable]
+    rows: Iterable[ContentRequest], entries: Mapping[str, Entry], contents: Mapping[str, bytes | Unreadable]
 ) -> Iterator[tuple[str, Content]]:
     """Yield the contents of versions, which have the hashes of their entries, as the metadata describes them."""
     for version in rows:
@@ -222,16 +222,16 @@ def _checked(
             yield version.path, _verified(version, content[: version.size] if version.streaming else content)
 
 
-def _verified(version: Wanted, data: bytes) -> bytes | Unreadable:
+def _verified(version: ContentRequest, data: bytes) -> bytes | Unreadable:
     """Return content whose hash is the recorded one. Streaming data that was appended to has no hash."""
     if version.sha256 is not None and hashlib.sha256(data).hexdigest() != version.sha256:
         return Unreadable(f"{version.path} is not what was saved: its SHA-256 is another one")
     return data
 
 
-def groups(rows: Sequence[tuple[Wanted, int]]) -> Iterator[Sequence[Wanted]]:
+def groups(rows: Sequence[tuple[ContentRequest, int]]) -> Iterator[Sequence[ContentRequest]]:
     """Divide versions and their sizes into groups of at most GROUP_ROWS rows and about GROUP_BYTES bytes."""
-    group: list[Wanted] = []
+    group: list[ContentRequest] = []
     total = 0
     for version, size in rows:
         if group and (total + size > GROUP_BYTES or len(group) >= GROUP_ROWS):
@@ -256,7 +256,7 @@ def location_column(source: ContentSource) -> Callable[[Arrays], Iterator[pyarro
 
 
 def content_column(source: ContentSource, *, tolerant: bool) -> Callable[[Arrays], Iterator[pyarrow.Array]]:
-    """Return the Arrow function behind the columns `content` and `content_error`, from the columns of `Wanted`.
+    """Return the Arrow function behind the columns `content` and `content_error`, from the columns of `ContentRequest`.
 
     If it is `tolerant`, content that cannot be read is null, with the reason (V25). Otherwise it ends the query: only a
     query that names `content_error` gets nulls for damage.
@@ -277,10 +277,10 @@ def _locations(source: ContentSource, batches: Arrays) -> Iterator[pyarrow.Array
         yield pyarrow.array(places, LOCATION)
 
 
-def _wanted(columns: tuple[pyarrow.Array, ...]) -> list[Wanted]:
+def _wanted(columns: tuple[pyarrow.Array, ...]) -> list[ContentRequest]:
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
     return [
-        Wanted(path, size, sha256, streaming, deleted, decode(entry, type=Entry) if entry else None)
+        ContentRequest(path, size, sha256, streaming, deleted, decode(entry, type=Entry) if entry else None)
         for path, size, sha256, streaming, deleted, entry in rows
     ]
 

@@ -58,7 +58,7 @@ class Token(Struct, frozen=True):
         return ""
 
     def is_sign(self, text: str) -> bool:
-        """Say whether the token is this sign."""
+        """Return whether the token is this sign."""
         return self.kind == "sign" and self.text == text
 
 

@@ -32,6 +32,7 @@ from bayou.spark.sql.content import ContentSource, Grant, grant_for
 from bayou.spark.sql.plan_check import require_read_only, restrict_session, to_frame
 from bayou.spark.sql.read_only import parse_read_only
 from bayou.spark.sql.views import RANGE, VIEWS, ContentPlan, create_views
+from bayou.state.connection import Connection
 
 if TYPE_CHECKING:
     import pandas
@@ -76,7 +77,7 @@ def sentence(text: str) -> str:
 
 
 def _is_query_error(condition: str) -> bool:
-    """Say whether an error of a running job comes from the query (a division by zero), and not from the engine."""
+    """Return whether an error of a running job comes from the query (a division by zero), and not from the engine."""
     return bool(condition) and not condition.startswith(("INTERNAL_ERROR", "UDF", "PYTHON", "FAILED_EXECUTE"))
 
 
@@ -228,7 +229,12 @@ class Query(Struct, frozen=True):
 
 @contextmanager
 def open_query(
-    repo: Repo, text: str, parameters: Mapping[str, Any] | None = None, *, deadline: Deadline | None = None
+    repo: Repo,
+    text: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    deadline: Deadline | None = None,
+    connection: Connection | None = None,
 ) -> Iterator[Query]:
     """Open a query over a repo's catalog and base, and close its session at the end.
 
@@ -240,9 +246,8 @@ def open_query(
     names = " ".join([text, *map(str, (parameters or {}).values())])  # IDENTIFIER(:name) names a view or column, too
     # Only a query that names the column, or all columns, can need the store.
     grant = grant_for(repo) if _MAY_READ_CONTENT.search(names) else Grant(refused="the query does not name content")
-    content = ContentPlan(
-        ContentSource(repo.tree_root, base_view(repo), grant), tolerant=_ASKS_FOR_ERRORS.search(names) is not None
-    )
+    source = ContentSource(repo.tree_root, base_view(repo, connection), grant)
+    content = ContentPlan(source, tolerant=_ASKS_FOR_ERRORS.search(names) is not None)
     catalog = repo.root / LOCAL / "catalog.db"
     with spark_session(repo.config.spark, deadline=_to_open(deadline)) as spark, interrupt_at_deadline(spark, deadline):
         silence()
@@ -273,7 +278,7 @@ def open_query(
 
 
 def _reads_much_content(frame: DataFrame) -> bool:
-    """Whether a query may read the content of many rows: its plan reads content, and does not end with a LIMIT."""
+    """Return whether a query may read the content of many rows: its plan reads content and has no final LIMIT."""
     plan = frame._explain_string()
     return "bayou_content(" in plan and "CollectLimit" not in plan
 
@@ -294,7 +299,7 @@ def _named_views(text: str) -> list[str]:
     return [name for name in VIEWS if re.search(rf"\b{name}\b", text, re.IGNORECASE)]
 
 
-class Saved(Struct, frozen=True):
+class WrittenResult(Struct, frozen=True):
     """A written result: its columns, rows and bytes."""
 
     columns: Sequence[Column]
@@ -302,12 +307,19 @@ class Saved(Struct, frozen=True):
     size: int
 
 
-def save_result(repo: Repo, text: str, parameters: Mapping[str, Any], target: Path, deadline: Deadline) -> Saved:
+def save_result(
+    repo: Repo,
+    text: str,
+    parameters: Mapping[str, Any],
+    target: Path,
+    deadline: Deadline,
+    connection: Connection | None = None,
+) -> WrittenResult:
     """Run a query over a repo and have tasks write the result to the Parquet file `target`.
 
     Raise what `open_query` raises. After a passed or cancelled deadline nothing runs on Spark.
     """
-    with open_query(repo, text, parameters, deadline=deadline) as query:
+    with open_query(repo, text, parameters, deadline=deadline, connection=connection) as query:
         rows = query.write_parquet(target, directory=False)
         deadline.remaining()  # joining the parts in this process checks no deadline
-    return Saved(query.columns, rows, target.stat().st_size)
+    return WrittenResult(query.columns, rows, target.stat().st_size)

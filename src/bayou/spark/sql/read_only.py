@@ -278,7 +278,7 @@ class _Reader:
             level.clause, level.relation_next = "from", True
 
     def _is_part_of_expression(self, at: int, level: _Level) -> bool:
-        """Say whether a FROM is that of `extract(day FROM x)` or of `a IS DISTINCT FROM b`."""
+        """Return whether a FROM is that of `extract(day FROM x)` or of `a IS DISTINCT FROM b`."""
         before = [token.word for token in self._tokens[max(0, at - 2) : at]]
         if before[-1:] == ["distinct"] and before[:1] in (["is"], ["not"]):
             return True
@@ -337,7 +337,7 @@ class _Reader:
         return self._tokens[edges[number - 1] + 1 : edges[number]] if number < len(edges) else []
 
     def _names_columns(self, at: int, level: _Level) -> bool:
-        """Say whether `name (…)` is no call, but names the columns of a part of the query: `AS t (a, b)`."""
+        """Return whether `name (…)` is no call, but names the columns of a part of the query: `AS t (a, b)`."""
         if level.clause == "with" or (at and self._tokens[at - 1].word == "as"):
             return True
         return level.clause == "from" and (self._is_sign(at - 1, ")") or 0 <= level.relation_at == at - 1)

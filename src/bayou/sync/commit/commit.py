@@ -53,7 +53,7 @@ Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
 
 
 class Committer(Struct, frozen=True):
-    """What every commit of one sync needs: the store, the local state of this remote, and the author for the log."""
+    """Commits for one sync: it has the store, the local state of this remote, and the author for the log."""
 
     store: Store
     cache: NodeFiles
@@ -290,5 +290,5 @@ def _tally(old: Mapping[str, Entry], changes: Mapping[str, Entry | None]) -> Tal
 
 
 def _is_known(entry: Entry, old: Entry | None) -> bool:
-    """Whether the index had this content before, wherever its bytes were: then its row is no change (P4)."""
+    """Return whether the index had this content before, wherever its bytes were: then its row is no change (P4)."""
     return old is not None and (entry == old or entry.same_content(old))

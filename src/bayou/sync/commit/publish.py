@@ -26,7 +26,7 @@ from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import steps
 from bayou.sync.plan.decision_table import Action, decide
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import CommitId
@@ -43,10 +43,10 @@ class PushBatch(Struct):
 
     steps: dict[str, PathAction]
     entries: dict[str, Entry | None]
-    files: Mapping[str, Observed]
+    files: Mapping[str, ObservedPath]
     gc: int
 
-    def observed(self, path: str) -> Observed:
+    def observed(self, path: str) -> ObservedPath:
         return self.files.get(path) or self.steps[path].observed
 
     def hold_back(self, lost: Iterable[str]) -> None:
@@ -132,7 +132,7 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
             choose,
             before_swap=acknowledged,
             mass_delete=context.options.allow_mass_delete
-            and (steps.is_mass(deletes, entries) or (context.mass_delete and deletes > 0)),
+            and (steps.is_mass(deletes, entries) or (context.state.mass_delete and deletes > 0)),
         )
     except BayouError:
         with suppress(BayouError):

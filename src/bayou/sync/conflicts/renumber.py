@@ -17,7 +17,7 @@ from bayou.core import limits
 from bayou.index.key_range import KeyRange
 from bayou.index.tree import IndexTree, scan
 from bayou.sync.context import SyncContext
-from bayou.sync.plan.local_scanner import Observation
+from bayou.sync.plan.local_scanner import ScanResult
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.steps import PathAction
 from bayou.sync.transfer.pull import IncomingFile
@@ -29,7 +29,7 @@ _CHUNK = 1 << 20
 
 
 def renumberable(
-    context: SyncContext, observation: Observation, steps: Iterable[PathAction], versions: Iterable[str]
+    context: SyncContext, observation: ScanResult, steps: Iterable[PathAction], versions: Iterable[str]
 ) -> frozenset[str]:
     """Return the version directories that this machine created and may renumber.
 

@@ -19,7 +19,7 @@ UNREAD = b""
 
 
 class Action(Enum):
-    """What to do with a path."""
+    """The action for a path."""
 
     NOTHING = "nothing"
     RECORD = "record"
@@ -117,7 +117,7 @@ def decide(base: Entry | None, local: LocalState, remote: Entry | None) -> Actio
 
 
 def same_object(first: Entry, second: Entry) -> bool:
-    """Whether two entries name the same object: one push of the same bytes, or one discovered object."""
+    """Return whether two entries name the same object: one push of the same bytes, or one discovered object."""
     if first.push != second.push or first.size != second.size:
         return False
     if first.push is None:
@@ -127,7 +127,7 @@ def same_object(first: Entry, second: Entry) -> bool:
 
 
 def unchanged(base: Entry, remote: Entry | None) -> bool:
-    """Whether the store still has the content of base: the same object, or another object with the same bytes."""
+    """Return whether the store still has the content of base: the same object, or another with the same bytes."""
     return _compare_remote(base, remote) in (_Remote.SAME, _Remote.MOVED, _Remote.REMADE)
 
 

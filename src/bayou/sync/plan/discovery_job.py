@@ -35,7 +35,7 @@ from bayou.engine.spool import SortedSpool, key_bytes, key_text
 from bayou.index.discovery import (
     IN_THE_WAY,
     OF_ANOTHER_SYSTEM,
-    Refused,
+    RefusedKey,
     folder_markers,
     head_lost,
     in_payload,
@@ -53,7 +53,7 @@ MOST_REFUSED = 1000
 """Refused keys that a discovery lists; of more, it has only the number."""
 
 _PROOF, _PUSHED, _REFUSED, _PAYLOAD, _OTHER_STORE, _IGNORED = range(6)
-"""What a verdict says of a key: it shows that there is, or was, a head; an object of a push; no payload, for a reason;
+"""The kinds of verdict on a key: it shows that there is, or was, a head; an object of a push; no payload, for a reason;
 payload; a directory that is another store; keys that are only counted (`size` is their number). The driver sorts by
 these numbers first, so that it finds a lost head before anything else."""
 
@@ -66,7 +66,7 @@ class TooMany(Exception):
 
 
 class Verdict(NamedTuple):
-    """A row of the job: what a worker knows of a listed object. A tuple, since a listing makes very many."""
+    """A row of the job: a listed object, and its `kind`. A tuple, since a listing makes very many."""
 
     kind: int
     key: str = ""
@@ -78,7 +78,7 @@ class Verdict(NamedTuple):
 
 
 class Discovery:
-    """What a discovery found; the entries are in a temporary file until this is closed.
+    """The result of a discovery; its entries are in a temporary file until this is closed.
 
     `refused` are the first of the refused keys, `refusals` is their number in all; `ignored` is the number of other
     keys that are no payload.
@@ -87,7 +87,7 @@ class Discovery:
     def __init__(self, verdicts: Iterable[Verdict], store: StoreHandle) -> None:
         """Take all verdicts of a listing; raise `HeadLost`, or `AlreadyExists` if the store has a head by now."""
         self.ignored = 0
-        self.refused: Sequence[Refused] = ()
+        self.refused: Sequence[RefusedKey] = ()
         self.refusals = 0
         self._other_stores: set[str] = set()
         self._spool = SortedSpool(3)
@@ -118,7 +118,7 @@ class Discovery:
         self._in_the_way.close()
 
     def _rows(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[Any, ...]]:
-        """Yield what goes into the file, and keep the rest."""
+        """Yield the rows for the temporary file; count ignored keys, and collect other stores."""
         for kind, key, size, etag, version, modified, reason in verdicts:
             if kind == _OTHER_STORE:
                 self._other_stores.add(key)
@@ -129,7 +129,7 @@ class Discovery:
 
     def _judge(self, store: StoreHandle) -> None:
         """Apply the rules that need the whole store: lost heads, other stores, and objects that are in the way."""
-        refused: list[Refused] = []
+        refused: list[RefusedKey] = []
         above: list[bytes] = []  # payload paths that the current path begins with, the longest last
         for kind, key, *_, reason in self._spool:
             if self._is_in_another_store(key):
@@ -145,10 +145,10 @@ class Discovery:
             elif kind == _REFUSED:
                 self.refusals += 1
                 if len(refused) < MOST_REFUSED:
-                    refused.append(Refused(key_text(key), reason))
+                    refused.append(RefusedKey(key_text(key), reason))
             else:
                 raise head_lost(store.open(), key_text(key))
-        blocked = (Refused(key_text(path), IN_THE_WAY) for (path,) in islice(self._in_the_way, MOST_REFUSED))
+        blocked = (RefusedKey(key_text(path), IN_THE_WAY) for (path,) in islice(self._in_the_way, MOST_REFUSED))
         self.refused = sorted((*refused, *blocked), key=attrgetter("key"))[:MOST_REFUSED]
 
     def _is_in_another_store(self, key: bytes) -> bool:
@@ -246,8 +246,8 @@ def _verdict(meta: ObjectMeta) -> Verdict:
 def discover(store: StoreHandle, engines: Engines) -> Discovery:
     """List a store without a head; the caller closes the result. Nothing is written (V15).
 
-    A failed listing is raised, never taken for an empty one (V4). What only a client with a head writes shows that
-    there is, or was, a head: `AlreadyExists` if it exists by now (read it instead), `HeadLost` if not (P9).
+    A failed listing is raised, never taken for an empty one (V4). An object that only a client with a head writes
+    shows that there is, or was, a head: `AlreadyExists` if it exists by now (read it instead), `HeadLost` if not (P9).
 
     The size of the store is not known before. So this process lists the store as one part, without any request to
     divide it, as far as the selector's limit. A longer listing starts again, in parts, with the engine that was chosen

@@ -36,7 +36,7 @@ def learn_forgotten(context: SyncContext, head: Head) -> None:
 def _forgotten_since(context: SyncContext, head: Head) -> set[str] | None:
     """Return the paths that commits after base's commit forgot; None if one of these commits cannot be compared."""
     known = context.base.remote.seq
-    known = context.compared_seq if known is None else known
+    known = context.state.compared_seq if known is None else known
     if known is None:
         return set()
     pairs: list[tuple[Pointer | None, Pointer | None]] = []

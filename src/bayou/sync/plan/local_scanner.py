@@ -18,7 +18,7 @@ from typing import cast
 from msgspec import Struct, field
 
 from bayou.core import paths
-from bayou.core.activity import Moved
+from bayou.core.activity import OnBytes
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, Cancelled, ContentChanged, DeadlinePassed
 from bayou.core.progress import NoProgress, Progress
@@ -31,7 +31,7 @@ from bayou.sync.plan.decision_table import UNREAD, LocalState
 from bayou.sync.plan.policy import ModelScope, Policy
 from bayou.sync.report import Failure, Refusal
 from bayou.worktree.hashing import Content, FileStat, read_content
-from bayou.worktree.scan import Found, scan
+from bayou.worktree.scan import ScannedFile, scan
 
 _HASH_THREADS = 4
 _LARGE_BYTES = 1 << 17
@@ -50,7 +50,7 @@ def check_limit(paths: Sized, limit: int | None) -> None:
         raise TooMany
 
 
-class Observed(Struct, frozen=True):
+class ObservedPath(Struct, frozen=True):
     """One path as the scanner saw it.
 
     `through` is the newest journal row that was closed then; a later row means that the path must be scanned again.
@@ -71,17 +71,17 @@ class Observed(Struct, frozen=True):
     def stat(self) -> FileStat | None:
         return self.content.stat if self.content is not None else self.unread
 
-    def read(self, content: Content) -> Observed:
+    def read(self, content: Content) -> ObservedPath:
         """Return this path with the content that was read now."""
         state = LocalState(content.sha256, content.size, ours=self.state.ours)
-        return Observed(self.path, state, content, self.through, self.scanned_at)
+        return ObservedPath(self.path, state, content, self.through, self.scanned_at)
 
 
-class Observation(Struct):
+class ScanResult(Struct):
     """The result of a scan: the paths that need a decision, and those that could not be scanned."""
 
     journaled: JournalSnapshot
-    paths: dict[str, Observed] = field(default_factory=dict)
+    paths: dict[str, ObservedPath] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
@@ -104,7 +104,7 @@ class FileScan(Struct, frozen=True):
     absent: Container[str]
     listed: Mapping[str, tuple[int, int]]
     deadline: Deadline | None = None
-    moved: Moved | None = None
+    moved: OnBytes | None = None
     """Told of the bytes of large files as they are hashed."""
 
     def at(
@@ -115,14 +115,14 @@ class FileScan(Struct, frozen=True):
         before: CachedHash | None,
         now: int,
         keep: int = 0,
-    ) -> Observed | Failure:
+    ) -> ObservedPath | Failure:
         """Scan one path. `walked` is its stat if a walk has just found it, `before` its recorded stat and hash.
 
         The content of a file of up to `keep` bytes stays in memory.
         """
         if walked is None and paths.refusal(path) is not None:
             # V21: only the store has this name; no file of the tree can have it.
-            return Observed(path, LocalState(absent=path in self.absent), None, journaled.closed_through(path), now)
+            return ObservedPath(path, LocalState(absent=path in self.absent), None, journaled.closed_through(path), now)
         row = journaled.last.get(path)
         content = None
         unsettled = False
@@ -156,9 +156,9 @@ class FileScan(Struct, frozen=True):
             ours=self._ours(path, journaled, here.stat if here else None),
             absent=path in self.absent and here is None,
         )
-        return Observed(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
+        return ObservedPath(path, state, content, journaled.closed_through(path), now, finish_delete=finish)
 
-    def stat_only(self, path: str, walked: FileStat, journaled: JournalSnapshot, now: int) -> Observed | None:
+    def stat_only(self, path: str, walked: FileStat, journaled: JournalSnapshot, now: int) -> ObservedPath | None:
         """Scan a file that no journal row names, without reading it; None if it must be read now.
 
         Reading can wait if the file is to be pushed, its stat will show any change (`FileStat.settled`), and it is
@@ -167,7 +167,7 @@ class FileScan(Struct, frozen=True):
         if walked.size > _KEEP_FILE_BYTES or not walked.settled(now) or not self._ours(path, journaled, walked):
             return None
         state = LocalState(UNREAD, walked.size, ours=True)
-        return Observed(path, state, None, journaled.through, now, unread=walked)
+        return ObservedPath(path, state, None, journaled.through, now, unread=walked)
 
     def _ours(self, path: str, journaled: JournalSnapshot, here: FileStat | None) -> bool:
         if self.adopt or journaled.written(path):
@@ -178,7 +178,7 @@ class FileScan(Struct, frozen=True):
         return not self.is_listed(path, here)
 
     def is_listed(self, path: str, stat: FileStat) -> bool:
-        """Whether a file is known to be untracked, and has not changed since."""
+        """Return whether a file is known to be untracked, and has not changed since."""
         return self.listed.get(path) == (stat.size, stat.mtime_ns)
 
 
@@ -215,12 +215,12 @@ class LocalScanner:
 
     def scan(
         self, rows: Iterable[JournalRow], *, walk: bool, scope: ModelScope | None = None, limit: int | None = None
-    ) -> Observation:
+    ) -> ScanResult:
         """Return every path (of the scope) that the journal names and, with a walk, every file that differs from base.
 
         `TooMany`, before any file is read, if these are more than `limit`.
         """
-        seen = Observation(JournalSnapshot.of(rows if scope is None else scope.rows(rows)))
+        seen = ScanResult(JournalSnapshot.of(rows if scope is None else scope.rows(rows)))
         candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)
         seen.walked = walk or (seen.journaled.everything and scope is None)
         if seen.walked:
@@ -235,23 +235,23 @@ class LocalScanner:
         self._scan_candidates(candidates, seen)
         return seen
 
-    def read_unread(self, paths: Iterable[str], seen: Observation) -> None:
+    def read_unread(self, paths: Iterable[str], seen: ScanResult) -> None:
         """Read files that the scan has only statted."""
         self._scan_candidates({path: seen.paths.pop(path).unread for path in paths}, seen, stat_only=False)
 
-    def add(self, paths: Iterable[str], seen: Observation) -> None:
+    def add(self, paths: Iterable[str], seen: ScanResult) -> None:
         """Scan more paths: those that the store has changed."""
         self._scan_candidates(dict.fromkeys(path for path in paths if path not in seen.paths), seen)
 
     def _walk(
-        self, under: str | None, seen: Observation, candidates: dict[str, FileStat | None], limit: int | None
+        self, under: str | None, seen: ScanResult, candidates: dict[str, FileStat | None], limit: int | None
     ) -> int | None:
         """Add the paths that a walk finds; return the limit, raised by the files already known to be untracked."""
         check_limit(candidates, limit)
         equal, expected = file_stats.load_matching(self._database, self._remote_id)
         # A mark of the whole tree has an empty path.
         for item in scan(self._root, under or None, seen.temporaries, equal):
-            if isinstance(item, Found):
+            if isinstance(item, ScannedFile):
                 path, stat = item
                 expected.discard(path)
                 if not self._policy.excluded(path):
@@ -275,7 +275,7 @@ class LocalScanner:
         return limit
 
     def _scan_candidates(
-        self, candidates: Mapping[str, FileStat | None], seen: Observation, *, stat_only: bool = True
+        self, candidates: Mapping[str, FileStat | None], seen: ScanResult, *, stat_only: bool = True
     ) -> None:
         few = len(candidates) < _FEW_PATHS
         known = (
@@ -285,7 +285,7 @@ class LocalScanner:
         if stat_only and self._pushes:
             candidates = self._scan_by_stat(candidates, known, seen, now)
 
-        def scan_some(some: Sequence[str]) -> list[Observed | Failure]:
+        def scan_some(some: Sequence[str]) -> list[ObservedPath | Failure]:
             return [self._scan_file(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
 
         # Threads help where hashing takes time; for small files they only contend for the interpreter.
@@ -311,7 +311,7 @@ class LocalScanner:
                     self._progress.advance(files=1)
         if large:
             self._progress.end()
-        fresh: list[Observed] = []
+        fresh: list[ObservedPath] = []
         for result in results:
             if isinstance(result, Failure):
                 seen.failed.append(result)
@@ -323,7 +323,7 @@ class LocalScanner:
         self._cache(fresh, known, now)
 
     def _scan_by_stat(
-        self, candidates: Mapping[str, FileStat | None], known: Container[str], seen: Observation, now: int
+        self, candidates: Mapping[str, FileStat | None], known: Container[str], seen: ScanResult, now: int
     ) -> dict[str, FileStat | None]:
         """Scan by stat alone the files that need not be read yet; return the other candidates."""
         rest: dict[str, FileStat | None] = {}
@@ -339,9 +339,9 @@ class LocalScanner:
 
     def _scan_file(
         self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: CachedHash | None, now: int
-    ) -> Observed | Failure:
+    ) -> ObservedPath | Failure:
         found = self._file_scan.at(path, walked, journaled, before, now, min(_KEEP_FILE_BYTES, self._keep_budget))
-        if isinstance(found, Observed) and found.content is not None and found.content.data is not None:
+        if isinstance(found, ObservedPath) and found.content is not None and found.content.data is not None:
             self._keep_budget -= found.content.size
         return found
 
@@ -356,7 +356,7 @@ class LocalScanner:
     def _count_hashed(self, size: int) -> None:
         self._progress.advance(bytes=size)
 
-    def _cache(self, fresh: list[Observed], known: Mapping[str, CachedHash], now: int) -> None:
+    def _cache(self, fresh: list[ObservedPath], known: Mapping[str, CachedHash], now: int) -> None:
         """Record new hashes, so that the next scan does not read the file again."""
         if not fresh:
             return

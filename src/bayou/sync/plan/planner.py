@@ -24,12 +24,12 @@ from bayou.sync.conflicts.renumber import renumberable
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import steps
 from bayou.sync.plan.decision_table import Action, unchanged
-from bayou.sync.plan.local_scanner import LocalScanner, Observation, check_limit
+from bayou.sync.plan.local_scanner import LocalScanner, ScanResult, check_limit
 from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot, rebuilt_since
 from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Refusal
-from bayou.worktree.scan import Found
+from bayou.worktree.scan import ScannedFile
 from bayou.worktree.scan import scan as scan_tree
 
 Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
@@ -39,7 +39,7 @@ Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
 def plan(
     context: SyncContext,
     scanner: LocalScanner,
-    observation: Observation,
+    observation: ScanResult,
     snapshot: RemoteSnapshot,
     *,
     limit: int | None = None,
@@ -96,7 +96,7 @@ def plan(
 
 
 def _unread_to_compare(
-    observation: Observation, changed: Changed, bases: Mapping[str, Entry], remotes: Mapping[str, Entry]
+    observation: ScanResult, changed: Changed, bases: Mapping[str, Entry], remotes: Mapping[str, Entry]
 ) -> list[str]:
     """Return the paths of files that the scanner has not read yet and must read.
 
@@ -118,7 +118,7 @@ def guard(context: SyncContext, counts: Mapping[Action, int], snapshot: RemoteSn
     entries = max(root.entries if root else 0 for root in roots)
     followed = head is not None and any(row.mass_delete and row.seq > (remote_state.seq or 0) for row in head.log)
     steps.guard(counts, entries, allowed=context.options.allow_mass_delete, followed=followed)
-    context.mass_delete = steps.is_mass(counts.get(Action.DELETE_REMOTE, 0), entries)
+    context.state.mass_delete = steps.is_mass(counts.get(Action.DELETE_REMOTE, 0), entries)
 
 
 def report_discovery(context: SyncContext, snapshot: RemoteSnapshot) -> None:
@@ -155,7 +155,7 @@ def _compared(store: Store, step: PathAction) -> PathAction:
     return replace(step, action=Action.RECORD if came.sha256 == content.sha256 else Action.CONFLICT)
 
 
-def _diff_ranges(context: SyncContext, observation: Observation) -> KeyRange | KeyRanges:
+def _diff_ranges(context: SyncContext, observation: ScanResult) -> KeyRange | KeyRanges:
     """Return the key ranges in which to diff base with the store.
 
     Cost follows the change (V16), also where this tree is far behind the store: a scoped pull diffs its scope, and a
@@ -181,7 +181,7 @@ def newly_wanted(base: SyncBase, policy: Policy, old_policy: str, within: KeyRan
 def _decide_contested_versions(
     context: SyncContext,
     scanner: LocalScanner,
-    observation: Observation,
+    observation: ScanResult,
     snapshot: RemoteSnapshot,
     planned: list[PathAction],
     hashes: Mapping[str, Entry],
@@ -201,7 +201,7 @@ def _decide_contested_versions(
             }
         )
         for found in scan_tree(context.root, version):
-            if isinstance(found, Found) and found.path not in known:
+            if isinstance(found, ScannedFile) and found.path not in known:
                 extra.setdefault(found.path, None)
     scanner.add(extra, observation)
     bases = context.base.lookup(extra)

@@ -86,12 +86,12 @@ class Policy(SelectiveStruct, frozen=True):
         return "lazy" if self.hydrate == "lazy" and is_raw(path) else None
 
     def still(self, path: str, why: Why) -> bool:
-        """Whether an entry that was left out for this reason, maybe by another policy, stays absent by this one."""
+        """Return whether an entry that was left out for this reason, maybe by another policy, still is by this one."""
         return why == "refused" or self.absent(path) is not None
 
 
 def is_raw(path: str) -> bool:
-    """Whether a path is the raw content of a version, or a part of it, which a lazy tree fetches when it is read."""
+    """Return whether a path is raw content of a version, or a part of it, which a lazy tree fetches when it is read."""
     version = version_dir(path)
     if version is None:
         return False

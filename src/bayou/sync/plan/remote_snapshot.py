@@ -19,7 +19,7 @@ from bayou.core.ids import ulid
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines
 from bayou.index.build import build
-from bayou.index.discovery import Refused, publish
+from bayou.index.discovery import RefusedKey, publish
 from bayou.index.head import Head, HeadSeen, iter_log, read_head
 from bayou.index.node_store import LocalNodes, NodeFiles, StoreNodes, StoreSink
 from bayou.index.tree import IndexTree
@@ -37,7 +37,7 @@ class RemoteSnapshot(Struct, frozen=True):
     tree: IndexTree
     seen: HeadSeen | None
     discovered: bool = False
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedKey, ...] = ()
     ignored: int = 0
 
     @property
@@ -100,7 +100,7 @@ def check_history(store: Store, known: RemoteState, head: Head) -> None:
 
 
 def rebuilt_since(known: RemoteState, head: Head) -> bool:
-    """Whether the index was rebuilt since base: then it need not continue what base knows, nor have all entries."""
+    """Return whether the index was rebuilt since base: then it need neither continue base nor have all entries."""
     return head.rebuilt is not None and head.rebuilt != known.rebuilt
 
 

@@ -17,7 +17,7 @@ from bayou.core.errors import MassDelete
 from bayou.index.entry import Entry
 from bayou.state.base import Why
 from bayou.sync.plan.decision_table import Action, decide, unchanged
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy, version_dir
 
 MASS_SHARE = 0.5
@@ -36,7 +36,7 @@ class PathAction(Struct, frozen=True):
     action: Action
     base: Entry | None
     remote: Entry | None
-    observed: Observed
+    observed: ObservedPath
     absent: Why | None = None
 
     @property
@@ -47,7 +47,7 @@ class PathAction(Struct, frozen=True):
 
 
 def decide_path(
-    observed: Observed, base: Entry | None, remote: Entry | None, hashes: Mapping[str, Entry], policy: Policy
+    observed: ObservedPath, base: Entry | None, remote: Entry | None, hashes: Mapping[str, Entry], policy: Policy
 ) -> PathAction:
     """Decide one path. `hashes` has discovered entries whose hash this machine knows."""
     path = observed.path
@@ -66,8 +66,8 @@ def decide_path(
     return PathAction(path, action, base, remote, observed)
 
 
-def _changed_here(observed: Observed) -> bool:
-    """Whether the journal has a write or a delete of this path."""
+def _changed_here(observed: ObservedPath) -> bool:
+    """Return whether the journal has a write or a delete of this path."""
     state = observed.state
     return state.deleted or (state.present and state.ours)
 
@@ -118,7 +118,7 @@ def decide_versions(
 
 
 def _is_unclaimed(decided: Sequence[PathAction]) -> bool:
-    """Whether a version is in conflict and neither base nor the journal names any local file of it.
+    """Return whether a version is in conflict and neither base nor the journal names any local file of it.
 
     Then its untracked files belong to it as much as the files in conflict, and are kept aside with them. If they
     stayed, they would lie in the store's version, and the next mark of the whole tree would push them into it.
@@ -128,7 +128,7 @@ def _is_unclaimed(decided: Sequence[PathAction]) -> bool:
 
 
 def _lost_here(step: PathAction) -> bool:
-    """Whether a pull only restores a file that this tree has lost."""
+    """Return whether a pull only restores a file that this tree has lost."""
     return step.base is not None and unchanged(step.base, step.remote)
 
 
@@ -160,7 +160,7 @@ def guard(counts: Mapping[Action, int], entries: int, *, allowed: bool, followed
 
 
 def is_mass(deletes: int, entries: int) -> bool:
-    """Whether so many deletes of so many entries need the user's permission."""
+    """Return whether so many deletes of so many entries need the user's permission."""
     return deletes > MASS_COUNT and deletes > entries * MASS_SHARE
 
 

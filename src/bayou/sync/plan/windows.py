@@ -15,29 +15,29 @@ from bayou.index.key_range import KeyRange
 from bayou.state import file_stats
 from bayou.state.journal import JournalRow
 from bayou.sync.plan.decision_table import Action
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import version_dirs_around
 
 WINDOW = 25_000
 """Paths of one window: so many that the commit costs little in comparison, and few enough for memory."""
 
 
-class Looked(Struct, frozen=True):
-    """A path that needs a decision, with its local state. `kept` is the row of its hash to save, if that is new.
+class Candidate(Struct, frozen=True):
+    """A path that needs a decision, with its local state. `hash_row` is its row of `file_stats`, if that is new.
 
     `named`: the journal or a difference between base and store names the path, and not the walk alone.
     """
 
-    observed: Observed
+    observed: ObservedPath
     named: bool
-    kept: file_stats.Row | None = None
+    hash_row: file_stats.Row | None = None
 
 
 class Window(Struct, frozen=True):
     """A range of paths, and the paths in it that need a decision."""
 
     span: KeyRange
-    rows: Sequence[Looked]
+    rows: Sequence[Candidate]
 
 
 class Note(Struct, frozen=True):
@@ -48,7 +48,7 @@ class Note(Struct, frozen=True):
     text: str
 
 
-class Planned(Struct, frozen=True):
+class Comparison(Struct, frozen=True):
     """The result of a comparison of many paths.
 
     `counts`, and the `bytes` to transfer, are of single paths: version directories that both sides changed are decided
@@ -61,15 +61,15 @@ class Planned(Struct, frozen=True):
     notes: Sequence[Note]
     marks: tuple[JournalRow, ...]
     through: int
-    rows: Callable[[], Iterator[Looked]]
+    rows: Callable[[], Iterator[Candidate]]
 
 
-def cut(rows: Iterable[Looked], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:
+def divide_into_windows(rows: Iterable[Candidate], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:
     """Divide rows, which are in path order, into windows of about `size`; with `soon` the first has a fifth of it."""
     whole = WINDOW if size is None else size
     wanted = max(1, whole // 5) if soon else whole
     start = ""
-    window: list[Looked] = []
+    window: list[Candidate] = []
     for row in rows:
         path = row.observed.path
         if len(window) >= wanted and not _share_version_dir(window[-1].observed.path, path):

@@ -26,7 +26,7 @@ from bayou.sync.conflicts.copies import Conflicts
 from bayou.sync.conflicts.renumber import Renumbering
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.decision_table import Action
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.plan.steps import PathAction
@@ -87,8 +87,8 @@ def begin(
     conflicts = [step for step in steps if step.action is Action.CONFLICT]
     if context.options.on_conflict == "fail" and conflicts:
         raise refuse_conflicts([step.path for step in conflicts[:3]])
-    if context.compared_seq is None and snapshot.head is not None:
-        context.compared_seq = snapshot.head.seq
+    if context.state.compared_seq is None and snapshot.head is not None:
+        context.state.compared_seq = snapshot.head.seq
     steps, touched = _finish_deletes(context, steps)
     to_renumber = [step for step in steps if step.action is Action.RENUMBER]
     renumbering = Renumbering(context, to_renumber, snapshot.tree) if to_renumber else None
@@ -193,7 +193,7 @@ def _siblings(steps: Sequence[PathAction], arriving: Iterable[IncomingFile]) -> 
         (version, step) for step in steps if step.path not in coming and (version := version_dir(step.path)) is not None
     ]
     versions = {version_dir(path) for path in coming} if others else set()
-    siblings: dict[str, list[Observed]] = defaultdict(list)
+    siblings: dict[str, list[ObservedPath]] = defaultdict(list)
     for version, step in others:
         if version in versions:
             siblings[version].append(step.observed)
@@ -279,7 +279,7 @@ def _tree_marks(db: sqlite3.Connection, remote_id: int) -> list[tuple[int, str]]
     return db.execute("SELECT id, path FROM journal WHERE place = ? AND kind = 'tree'", (remote_id,)).fetchall()
 
 
-def _is_marked_since(observed: Observed, marks: Iterable[tuple[int, str]]) -> bool:
+def _is_marked_since(observed: ObservedPath, marks: Iterable[tuple[int, str]]) -> bool:
     """Whether a program has marked a directory around the path since the scan: the file may be that program's."""
     around = (path for number, path in marks if number > observed.through)
     return any(not path or f"{observed.path}/".startswith(f"{path}/") for path in around)

@@ -38,9 +38,9 @@ from bayou.core.iterators import batched, prefetch
 from bayou.core.structs import SelectiveStruct
 from bayou.index.entry import Entry
 from bayou.objectstore import keys
-from bayou.objectstore.multipart import THRESHOLD, Had
+from bayou.objectstore.multipart import THRESHOLD, PartialDownload
 from bayou.objectstore.store import Store
-from bayou.objectstore.transport import Stored
+from bayou.objectstore.transport import PutResult
 from bayou.packs.read import PackRange, plan_ranges, read_range, threads_for
 from bayou.sync.report import Failure
 from bayou.sync.transfer.meter import Meter
@@ -103,7 +103,7 @@ class Upload(SelectiveStruct, frozen=True):
     size: int
     sha256: bytes
     gc: int
-    stored: Stored | None = None
+    stored: PutResult | None = None
     resumed: bool = False
     data: bytes | None = None
     modified: int = 0
@@ -266,7 +266,7 @@ def send(sender: Sender, upload: Upload) -> Upload | Failure:
     return _stored(upload, stored)
 
 
-def _stored(upload: Upload, stored: Stored) -> Upload:
+def _stored(upload: Upload, stored: PutResult) -> Upload:
     if upload.resumed:
         stored = replace(stored, repeated=True)
     return replace(upload, stored=stored, data=None)
@@ -399,7 +399,7 @@ def _fetch_large(
     while True:
         partial_file = incoming.resume(name, entry.size)
         with partial_file.file as file:
-            had = Had(partial_file.size, partial_file.digest) if partial_file.size else None
+            had = PartialDownload(partial_file.size, partial_file.digest) if partial_file.size else None
             moved(partial_file.size)
             try:
                 came = store.download(entry.key, file, entry.size, had=had, moved=moved)

@@ -20,7 +20,7 @@ from bayou.core.errors import ContentChanged, TreeError, Unavailable
 from bayou.core.iterators import Prefetcher
 from bayou.objectstore.multipart import read_checked
 from bayou.objectstore.store import Store
-from bayou.objectstore.transport import Stored
+from bayou.objectstore.transport import PutResult
 from bayou.packs.write import PackWriter, SealedPack, SentPack
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import (
@@ -117,7 +117,7 @@ class _PackedFiles:
         uploads = [self._waiting.pop(member.path) for member in sent.pack.members]
         if sent.error is None and sent.stored is not None:
             self._failed = 0
-            stored = Stored(None, None, sent.stored.repeated)  # the index needs no fingerprint of a pack
+            stored = PutResult(None, None, sent.stored.repeated)  # the index needs no fingerprint of a pack
             for upload in uploads:
                 self._sender.moved(upload)(upload.size)
             yield from (replace(upload, stored=stored) for upload in uploads)

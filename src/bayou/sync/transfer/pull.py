@@ -25,7 +25,7 @@ from bayou.state import base, file_stats, journal
 from bayou.state.base import Why
 from bayou.sync.commit.commit import mark_overtaken, uncertain_paths
 from bayou.sync.context import SyncContext
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.report import Failure, Refusal
 from bayou.sync.transfer.executor import Downloaded, batch_results, failure
@@ -39,7 +39,7 @@ class IncomingFile(Struct, frozen=True):
 
     path: str
     entry: Entry | None
-    observed: Observed
+    observed: ObservedPath
     copied: Path | None = None
 
 
@@ -59,7 +59,7 @@ class SiblingFiles(Struct, frozen=True):
     `others` has them by version. A file that is not among the `decided` was equal to base during the scan.
     """
 
-    others: Mapping[str, Sequence[Observed]]
+    others: Mapping[str, Sequence[ObservedPath]]
     decided: Container[str]
 
 
@@ -171,7 +171,7 @@ def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles
     return moved
 
 
-def journal_unchanged(db: sqlite3.Connection, remote_id: int, observed: Observed) -> bool:
+def journal_unchanged(db: sqlite3.Connection, remote_id: int, observed: ObservedPath) -> bool:
     """Whether the journal has no new row for a path since the scan."""
     newer = db.execute(
         "SELECT 1 FROM journal WHERE place = ? AND path = ? AND kind != 'tree' AND (id > ? OR state = 'open') LIMIT 1",
@@ -234,7 +234,7 @@ def _changed_since_scan(
     """Return the paths that a program has written since the scan (T8), and the other paths of their versions."""
     seen = [staged_file.item.observed for staged_file in staged]
 
-    def moved(observed: Observed) -> bool:
+    def moved(observed: ObservedPath) -> bool:
         return not (
             (journal_empty or journal_unchanged(db, context.remote_id, observed)) and context.is_unchanged(observed)
         )

@@ -26,11 +26,11 @@ from bayou.index.entry import Entry
 from bayou.index.head import Gc
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
-from bayou.objectstore.transport import Stored
+from bayou.objectstore.transport import PutResult
 from bayou.state.database import Database
 from bayou.state.part_log import PartLogs
 from bayou.sync.context import SyncContext
-from bayou.sync.plan.local_scanner import Observed
+from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import Place, Upload, UploadResults, batch_results
 from bayou.worktree.hashing import Content, read_content
@@ -56,23 +56,23 @@ class StartedUploads(Struct):
     uploaded before, those that have arrived, and those of packs that are still on their way.
     """
 
-    files: dict[str, Observed]
+    files: dict[str, ObservedPath]
     entries: dict[str, Entry]
     results: UploadResults
     acknowledged: bool = False
 
 
-def upload(context: SyncContext, files_to_push: Sequence[Observed], gc: Gc) -> dict[str, Entry]:
+def upload(context: SyncContext, files_to_push: Sequence[ObservedPath], gc: Gc) -> dict[str, Entry]:
     """Upload files that are not uploaded yet; return the entry of each uploaded path. Failures go into the report."""
     return finish(context, begin(context, files_to_push, gc))
 
 
-def begin(context: SyncContext, files_to_push: Sequence[Observed], gc: Gc) -> StartedUploads:
+def begin(context: SyncContext, files_to_push: Sequence[ObservedPath], gc: Gc) -> StartedUploads:
     """Start to upload files that are not uploaded yet; `finish` waits for the results."""
     files = {file.path: file for file in files_to_push if file.stat is not None}
     plan = _UploadPlan(context, files, {}, recorded(context.database, context.remote_id), ulid(), gc.count)
-    loose: list[Upload | Observed] = []
-    packed: list[Upload | Observed] = []
+    loose: list[Upload | ObservedPath] = []
+    packed: list[Upload | ObservedPath] = []
     for file in files.values():
         upload = plan.upload_of(file, file.content) if file.content is not None else file
         if upload is not None:
@@ -177,7 +177,7 @@ def _is_doubtful(entry: Entry, sent: Upload | None) -> bool:
 
 
 def renew(
-    context: SyncContext, entries: Mapping[str, Entry], files: Mapping[str, Observed], gc: Gc
+    context: SyncContext, entries: Mapping[str, Entry], files: Mapping[str, ObservedPath], gc: Gc
 ) -> dict[str, Entry]:
     """Return entries whose objects a collection has not deleted and will not: the given ones, or new uploads of them.
 
@@ -197,7 +197,7 @@ def recorded(database: Database, remote_id: int) -> dict[str, Upload]:
     )
     uploads: dict[str, Upload] = {}
     for path, push, size, sha256, gc, done, etag, version, again, *place in cast("list[tuple[Any, ...]]", found):
-        stored = Stored(etag, version, bool(again)) if done else None
+        stored = PutResult(etag, version, bool(again)) if done else None
         uploads[path] = Upload(
             path, push, size, sha256, gc, stored, place=Place(*place) if place[0] is not None else None
         )
@@ -211,13 +211,13 @@ class _UploadPlan(Struct, frozen=True):
     """
 
     context: SyncContext
-    files: dict[str, Observed]
+    files: dict[str, ObservedPath]
     entries: dict[str, Entry]
     before: Mapping[str, Upload]
     push: str
     gc: int
 
-    def uploads(self, items: Sequence[Upload | Observed]) -> Iterator[Upload]:
+    def uploads(self, items: Sequence[Upload | ObservedPath]) -> Iterator[Upload]:
         """Yield uploads, a batch at a time after the batch is recorded; unread files are read with their batch.
 
         If a file has changed since the scan, its bytes in memory are not sent: the executor reads the file again.
@@ -226,7 +226,7 @@ class _UploadPlan(Struct, frozen=True):
         for batch in batched(items, _RECORD_BATCH):
             ready: list[tuple[Upload, bool]] = []
             for item in batch:
-                upload = self._read(item) if isinstance(item, Observed) else item
+                upload = self._read(item) if isinstance(item, ObservedPath) else item
                 if upload is not None:
                     ready.append((upload, upload.data is not None and upload is item))
             with context.database.note() as db:
@@ -241,16 +241,16 @@ class _UploadPlan(Struct, frozen=True):
                 moved = in_memory and not context.is_unchanged(self.files[upload.path])
                 yield replace(upload, data=None) if moved else upload
 
-    def packed(self, items: Sequence[Upload | Observed]) -> Iterator[Upload]:
+    def packed(self, items: Sequence[Upload | ObservedPath]) -> Iterator[Upload]:
         """Yield the uploads of files that travel in packs. They are recorded once their pack has arrived (P1)."""
         for item in items:
-            upload = self._read(item) if isinstance(item, Observed) else item
+            upload = self._read(item) if isinstance(item, ObservedPath) else item
             if upload is None:
                 continue
             moved = upload is item and upload.data is not None and not self.context.is_unchanged(self.files[item.path])
             yield replace(upload, data=None) if moved else upload
 
-    def upload_of(self, file: Observed, content: Content) -> Upload | None:
+    def upload_of(self, file: ObservedPath, content: Content) -> Upload | None:
         """Return the upload of a file; None if an earlier push has uploaded it, or it must be scanned again first."""
         old = self.before.get(file.path)
         if old is None or old.gc != self.gc or (old.sha256, old.size) != (content.sha256, content.size):
@@ -271,7 +271,7 @@ class _UploadPlan(Struct, frozen=True):
             self.entries[file.path] = _entry(file, old)
         return None
 
-    def _read(self, file: Observed) -> Upload | None:
+    def _read(self, file: ObservedPath) -> Upload | None:
         """Read a file that the scanner only statted; None if there is nothing to upload.
 
         A file that has changed since the scan is planned again, because the other files of its version may have, too.
@@ -297,7 +297,7 @@ def _bytes(result: Upload | Failure | None) -> int:
     return result.size if isinstance(result, Upload) else 0
 
 
-def _size(item: Upload | Observed) -> int:
+def _size(item: Upload | ObservedPath) -> int:
     if isinstance(item, Upload):
         return item.size
     return item.stat.size if item.stat is not None else 0
@@ -354,7 +354,7 @@ def _record(database: Database, remote_id: int, done: Sequence[Upload]) -> None:
     kept.arrived(len(done), sum(upload.size for upload in done))
 
 
-def _entry(observed: Observed, sent: Upload) -> Entry:
+def _entry(observed: ObservedPath, sent: Upload) -> Entry:
     assert observed.content is not None
     modified = observed.content.stat.mtime_ns // 1_000_000
     place = sent.place

@@ -22,7 +22,7 @@ from bayou.data.catalog.database import read_only
 from bayou.data.catalog.schema import values, version_of
 from bayou.data.engine import needs_of
 from bayou.data.retention.expired import ExpiredSet
-from bayou.data.retention.rules import Doomed, ExpiredVersion, RetentionEvaluator, Ruling, order
+from bayou.data.retention.rules import ExpiredRow, ExpiredVersion, RetentionEvaluator, RetentionOutcome, order
 from bayou.engine.job import Needs
 from bayou.engine.spool import SortedSpool
 
@@ -37,7 +37,7 @@ _VERSIONS_PER_PART = 5000
 """A part has at least so many, if there are any more: starting a part costs more than evaluating fewer."""
 
 
-class Line(NamedTuple):
+class RetentionRow(NamedTuple):
     """A row of the job: a version that may be deleted (`row` is JSON), the reason, and the bytes that this frees.
 
     For a version that cannot be evaluated only `unclear` is set, a sentence that says why. `part` and `at` give the
@@ -52,7 +52,7 @@ class Line(NamedTuple):
     unclear: str | None = None
 
 
-class Items(Struct, frozen=True):
+class ItemRange(Struct, frozen=True):
     """A part of the job: the items from `first` to `last`, both included, each as type, model and name."""
 
     number: int
@@ -60,30 +60,30 @@ class Items(Struct, frozen=True):
     last: tuple[str, str, str]
 
 
-class Judged(Struct, frozen=True):
+class RetentionResult(Struct, frozen=True):
     """The versions that may be deleted, and a sentence about each that cannot be evaluated."""
 
-    doom: ExpiredSet
+    versions: ExpiredSet
     unclear: Sequence[str]
 
     @classmethod
-    def of(cls, rulings: Iterable[Ruling]) -> Judged:
-        """Collect rulings, which come in order of item and number."""
+    def of(cls, outcomes: Iterable[RetentionOutcome]) -> RetentionResult:
+        """Collect outcomes, which come in order of item and number."""
         unclear: list[str] = []
         more = 0
 
         def expired() -> Iterator[ExpiredVersion]:
             nonlocal more
-            for ruling in rulings:
-                if isinstance(ruling, ExpiredVersion):
-                    yield ruling
+            for outcome in outcomes:
+                if isinstance(outcome, ExpiredVersion):
+                    yield outcome
                 elif len(unclear) < MOST_UNCLEAR:
-                    unclear.append(ruling)
+                    unclear.append(outcome)
                 else:
                     more += 1
 
-        doom = ExpiredSet(expired())
-        return cls(doom, [*unclear, f"and {more:,} more that cannot be judged"] if more else unclear)
+        versions = ExpiredSet(expired())
+        return cls(versions, [*unclear, f"and {more:,} more that cannot be evaluated"] if more else unclear)
 
 
 class RetentionJob:
@@ -92,8 +92,8 @@ class RetentionJob:
     All versions of an item are in one part and read by one query: which of them are surplus depends on all of them.
     """
 
-    row = Line
-    stage = Stage("judging versions")
+    row = RetentionRow
+    stage = Stage("evaluating versions")
 
     def __init__(self, catalog: Path, evaluator: RetentionEvaluator, needs: Needs) -> None:
         self.needs = needs
@@ -103,30 +103,30 @@ class RetentionJob:
     def __reduce__(self) -> tuple[Any, tuple[Path, RetentionEvaluator, Needs]]:
         return type(self), (self._catalog, self._evaluator, Needs())
 
-    def parts(self, wanted: int) -> Sequence[Items]:
-        parts: list[Items] = []
+    def parts(self, wanted: int) -> Sequence[ItemRange]:
+        parts: list[ItemRange] = []
         with read_only(self._catalog) as db:
             most = in_part = max(_VERSIONS_PER_PART, -(-find.count_rows(db, "version", Where()) // wanted))
             for item, count in find.count_by_item(db):
                 if in_part + count > most:
-                    parts.append(Items(len(parts), item, item))
+                    parts.append(ItemRange(len(parts), item, item))
                     in_part = 0
-                parts[-1] = Items(parts[-1].number, parts[-1].first, item)
+                parts[-1] = ItemRange(parts[-1].number, parts[-1].first, item)
                 in_part += count
         return parts
 
-    def run(self, part: Items) -> Iterator[Line]:
+    def run(self, part: ItemRange) -> Iterator[RetentionRow]:
         with read_only(self._catalog) as db:
-            rulings = self._evaluator.judge(versions_between(db, part.first, part.last))
-            yield from (line_of(ruling, part.number, at) for at, ruling in enumerate(rulings))
+            outcomes = self._evaluator.evaluate(versions_between(db, part.first, part.last))
+            yield from (to_row(outcome, part.number, at) for at, outcome in enumerate(outcomes))
 
-    def fold(self, rows: Iterable[Line]) -> Judged:
+    def fold(self, rows: Iterable[RetentionRow]) -> RetentionResult:
         with closing(SortedSpool(keys=2)) as spool:
             spool.add(rows)
-            return Judged.of(ruling_of(Line(*row)) for row in spool)
+            return RetentionResult.of(from_row(RetentionRow(*row)) for row in spool)
 
 
-def judge_all(records: Records, evaluator: RetentionEvaluator, warn: Callable[[str], None]) -> Judged:
+def evaluate_all(records: Records, evaluator: RetentionEvaluator, warn: Callable[[str], None]) -> RetentionResult:
     """Evaluate every version of a datastore.
 
     A job's result counts only if no process wrote the catalog meanwhile: during a rebuild the catalog has some versions
@@ -139,7 +139,7 @@ def judge_all(records: Records, evaluator: RetentionEvaluator, warn: Callable[[s
         if before is None:  # the catalog is in the memory of this process, where no worker can read it
             break
         warnings: list[str] = []
-        judged = records.engine.run(
+        result = records.engine.run(
             records.repo,
             RetentionJob(catalog.path, evaluator, needs_of(records.repo)),
             what="what may go was found",
@@ -149,21 +149,21 @@ def judge_all(records: Records, evaluator: RetentionEvaluator, warn: Callable[[s
         if catalog.mark() == before:
             for warning in warnings:
                 warn(warning)
-            return judged
-    return Judged.of(evaluator.judge(sorted(catalog.select(Where()), key=order)))
+            return result
+    return RetentionResult.of(evaluator.evaluate(sorted(catalog.select(Where()), key=order)))
 
 
-def line_of(ruling: Ruling, part: int, at: int) -> Line:
-    """Encode a ruling as a row that a worker sends to the driver."""
-    if isinstance(ruling, str):
-        return Line(part, at, unclear=ruling)
-    row = ruling.doomed.row
-    return Line(part, at, json.dumps((*values(row)[1], row.latest)), ruling.doomed.why, ruling.bytes)
+def to_row(outcome: RetentionOutcome, part: int, at: int) -> RetentionRow:
+    """Encode an outcome as a row that a worker sends to the driver."""
+    if isinstance(outcome, str):
+        return RetentionRow(part, at, unclear=outcome)
+    row = outcome.expired.row
+    return RetentionRow(part, at, json.dumps((*values(row)[1], row.latest)), outcome.expired.why, outcome.bytes)
 
 
-def ruling_of(line: Line) -> Ruling:
-    """Decode a row into the ruling; the inverse of `line_of`."""
+def from_row(line: RetentionRow) -> RetentionOutcome:
+    """Decode a row into the outcome; the inverse of `to_row`."""
     if line.unclear is not None:
         return line.unclear
     row = version_of(json.loads(line.row or ""))
-    return ExpiredVersion(Doomed(row, "expired" if line.why == "expired" else "surplus"), line.bytes or 0)
+    return ExpiredVersion(ExpiredRow(row, "expired" if line.why == "expired" else "surplus"), line.bytes or 0)

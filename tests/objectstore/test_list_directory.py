@@ -26,14 +26,14 @@ def filled(store: Store) -> Store:
 
 
 def test_the_top_of_a_store(store):
-    level = store.level()
+    level = store.list_directory()
 
     assert sorted(level.directories) == ["data/", "files/"]
     assert [meta.key for meta in level.objects] == ["top"]
 
 
 def test_a_level_tells_the_same_of_an_object_as_a_listing(store):
-    level = store.level(keys.as_listed("data"))
+    level = store.list_directory(keys.as_listed("data"))
 
     assert sorted(level.directories) == ["data/t/", "data/u/"]
     listed = {meta.key: meta for page in store.list() for meta in page}
@@ -41,7 +41,7 @@ def test_a_level_tells_the_same_of_an_object_as_a_listing(store):
 
 
 def test_a_directory_that_is_not_there_holds_nothing_or_is_not_known(store):
-    level = store.level(keys.as_listed("nowhere"))
+    level = store.list_directory(keys.as_listed("nowhere"))
 
     assert level is None or (level.directories, list(level.objects)) == ([], [])
 
@@ -50,7 +50,7 @@ def test_v4_a_directory_that_cannot_be_read_is_no_empty_one(tmp_path):
     store = open_store((tmp_path / "gone").as_uri())
 
     with pytest.raises(StoreError):
-        store.level()
+        store.list_directory()
 
 
 def test_v4_a_level_that_ends_with_a_full_page_is_not_believed(tmp_path):
@@ -59,14 +59,14 @@ def test_v4_a_level_that_ends_with_a_full_page_is_not_believed(tmp_path):
     for number in range(1000):
         store.put(keys.payload(f"data/{number}", None), b"")
 
-    assert store.level(keys.as_listed("data")) is None
+    assert store.list_directory(keys.as_listed("data")) is None
     store.put(keys.payload("data/x", None), b"")
-    assert len(list(store.level(keys.as_listed("data")).objects)) == 1001
+    assert len(list(store.list_directory(keys.as_listed("data")).objects)) == 1001
 
 
 def test_a_level_is_counted_as_a_request(store):
     before = store.requests
 
-    store.level()
+    store.list_directory()
 
     assert (store.requests - before).list == 1
