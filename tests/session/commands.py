@@ -24,6 +24,9 @@ SOURCE = Path(bayou.__path__[0]).parent
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from bayou.cli import main; main()"
 """Whoever started the tests may have told us to ignore SIGINT; a terminal never does."""
 
+PATIENT = f"import bayou.cli.signals as s; s.GRACE_S = 3600; {MAIN}"
+"""Let nobody but the main thread end the process, however busy this machine is: then it must have been able to."""
+
 _OWN_TERMINAL = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR))"
 """The first terminal that a session opens is its own: Ctrl-C there is a signal here."""
 

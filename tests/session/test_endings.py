@@ -10,7 +10,7 @@ import pytest
 from bayou.leases import model_key, open_leases
 from bayou_testing.faults import Delay, Hold, Rule, Silent
 from bayou_testing.proxy import HttpProxy
-from tests.session.commands import MAIN, Commands, Running, clones, held
+from tests.session.commands import PATIENT, Commands, Running, clones, held
 from tests.sync.conftest import Team
 
 pytestmark = pytest.mark.s3
@@ -18,9 +18,6 @@ pytestmark = pytest.mark.s3
 PAYLOAD = r"/packs/"
 HEAD = r"/\.bayou/head\.json$"
 SIGNALS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
-
-PATIENT = f"import bayou.cli.signals as s; s.GRACE_S = 3600; {MAIN}"
-"""Let nobody but the main thread end the process: then it must have been able to."""
 
 
 def stuck(proxy: HttpProxy, method: str, path: str) -> Hold:

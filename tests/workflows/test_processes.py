@@ -16,7 +16,7 @@ from bayou.leases import open_leases
 from bayou.models import find_model
 from bayou.session import write_session
 from bayou.workflows.find import find_workflow
-from tests.session.commands import SOURCE, Commands, held
+from tests.session.commands import PATIENT, SOURCE, Commands, held
 from tests.sync.conftest import Clone, Team
 from tests.workflows.going import recorded, statuses, step
 from tests.workflows.scene import lay, shell
@@ -65,7 +65,7 @@ def test_a_signal_records_what_was_cancelled_and_ends_what_runs(clone: Clone, co
             - {name: after, model: a, method: execute, depends_on: [long]}
         """,
     )
-    running = commands.start(clone, "workflow", "run", "nightly", "--json")
+    running = commands.start(clone, "workflow", "run", "nightly", "--json", main=PATIENT)
     for name in ("pid", "other"):
         wait_for(clone.repo.root / name)
     pid = int((clone.repo.root / "pid").read_text())
