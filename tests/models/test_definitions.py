@@ -118,11 +118,11 @@ def test_a_model_that_nobody_knows_is_said_to_be_unknown(repo, text, hint):
         ("id: {id}\nname: web\ntype: net\narguments: [1]\n", "line 4: arguments must be a mapping", "leave out"),
         ("id: {id}\nname: web\ntype: net\nmethods:\n  1: x\n", "line 5: the name 1 is not a text", "quotes"),
         ("id: {id}\nname: web\ntype: net\ntags:\n  cost: 12\n", "line 5: tags must be texts", "quotes"),
-        ("id: {id}\nname: 'web\n", "line 3, found unexpected end of stream", "mend"),
+        ("id: {id}\nname: 'web\n", "line 3, found unexpected end of stream", "correct"),
         ("- a\n- b\n", "not a mapping", "known keys"),
         ("", "not a mapping", "known keys"),
-        ("id: !!python/object:os.system {id}\nname: web\ntype: net\n", "line 1, could not", "mend"),
-        ("id: {id}\nname: web\ntype: net\n---\nid: {id}\n", "line 4", "mend"),
+        ("id: !!python/object:os.system {id}\nname: web\ntype: net\n", "line 1, could not", "correct"),
+        ("id: {id}\nname: web\ntype: net\n---\nid: {id}\n", "line 4", "correct"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said_with_its_line(repo, text, message, hint):
