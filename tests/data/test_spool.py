@@ -9,17 +9,21 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 import bayou
 from bayou.core.atomic_file import write_file
 from bayou.core.errors import StateError, TreeError
-from bayou.data import spool
+from bayou.data import manifest, spool
+from bayou.data.items import Item
+from bayou.data.manifest import receive_directory
 from bayou.data.metadata import Options
 from bayou.data.records import Records
-from bayou.data.spool import SpooledInput, abandoned_inputs, receive
+from bayou.data.spool import SpooledInput, abandoned_inputs, create_part, receive
 from bayou.models import create_model
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.session.inputs import empty_spool
@@ -32,6 +36,8 @@ ONE = ModelRef("@org/shell", "11111111-1111-4111-8111-111111111111", "one")
 
 DYING = """
 import os, signal, sys
+from pathlib import Path
+from bayou.data.manifest import receive_directory
 from bayou.data.metadata import Options
 from bayou.data.spool import receive
 from bayou.repo import open_repo
@@ -61,7 +67,11 @@ for at, root in enumerate(repos, 1):
     if not child:
         repo = open_repo(root)
         dying(at)
-        with receive(repo, command, one, "log", b"input", Options()) as spooled:
+        if command == "directory":
+            received = receive_directory(repo, one, "log", Path(os.environ["SOURCE"]), Options(), always=True)
+        else:
+            received = receive(repo, command, one, "log", b"input", Options())
+        with received as spooled:
             with write_session(repo, models=[one], alone=True) as session:
                 session.records.data.use_input(spooled)
         os._exit(0)
@@ -79,7 +89,15 @@ def made(repo: Repo, name: str = "log") -> list[bytes]:
     with Records(repo) as records:
         records.catalog.refresh()
         rows = records.data.find(model=ONE, name=name, all_versions=True)
-        return [records.data.read(records.data.get(ONE, name, row.version)) for row in rows]
+        return [content_of(records, records.data.get(ONE, name, row.version)) for row in rows]
+
+
+def content_of(records: Records, item: Item) -> bytes:
+    """Read an item; of many files, the content of all, in order."""
+    if item.metadata.files is None:
+        return records.data.read(item)
+    directory = records.tree.local_path(item.metadata.location.directory)
+    return b"".join((directory / file.part).read_bytes() for file in records.data.manifest(item).files)
 
 
 def use_all(repo: Repo) -> list[str]:
@@ -88,10 +106,22 @@ def use_all(repo: Repo) -> list[str]:
     return report.warnings
 
 
-@pytest.mark.parametrize("command", ["put", "append"])
-def test_a_process_that_is_killed_at_any_step_has_its_input_used_once_by_the_next(tmp_path: Path, command: str) -> None:
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A directory with two files, and one without any."""
+    made = tmp_path / "source"
+    (made / "deep" / "empty").mkdir(parents=True)
+    (made / "a").write_bytes(b"in")
+    (made / "deep" / "b").write_bytes(b"put")
+    return made
+
+
+@pytest.mark.parametrize("command", ["put", "append", "directory"])
+def test_a_process_that_is_killed_at_any_step_has_its_input_used_once_by_the_next(
+    tmp_path: Path, source: Path, command: str
+) -> None:
     """Every call that changes a file, a name or what is durable is a step; the process of the last repo survives."""
-    steps = {"put": 45, "append": 35}[command]
+    steps = {"put": 45, "append": 35, "directory": 55}[command]
     repos = []
     for number in range(steps):
         repo = init_repo(tmp_path / str(number))
@@ -101,7 +131,12 @@ def test_a_process_that_is_killed_at_any_step_has_its_input_used_once_by_the_nex
         repos.append(repo)
     ran = subprocess.run(
         [sys.executable, "-c", DYING, command, ",".join((ONE.type, ONE.id, ONE.name)), *(repo.root for repo in repos)],
-        env={**os.environ, "PYTHONPATH": str(Path(bayou.__path__[0]).parent), "BAYOU_OFFLINE": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(bayou.__path__[0]).parent),
+            "BAYOU_OFFLINE": "1",
+            "SOURCE": str(source),
+        },
         capture_output=True,
         text=True,
         timeout=120,
@@ -202,6 +237,44 @@ def test_v24_an_input_that_this_user_has_not_given_here_is_never_used(repo: Repo
     with pytest.raises(StateError, match="was not given by you"):
         use_all(repo)
     assert made(repo) == []
+
+
+def test_a_directory_is_kept_as_it_is_now_and_its_files_are_not_copied_a_second_time(repo: Repo, source: Path) -> None:
+    with receive_directory(repo, ONE, "log", source, Options(), always=False) as spooled, Records(repo) as records:
+        (source / "a").write_bytes(b"changed meanwhile")
+        inodes = [file.stat().st_ino for file in spooled.files.values()]
+        assert {stat.S_IMODE(file.stat().st_mode) for file in spooled.files.values()} == {0o600}
+        saved = records.data.use_input(spooled)
+        directory = records.tree.local_path(saved.metadata.location.directory)
+        assert [(directory / name).stat().st_ino for name in spooled.files] == inodes
+    assert (saved.empty, saved.metadata.files, saved.metadata.size) == (1, 2, 5)
+    assert saved.metadata.content_type == "inode/directory"
+    assert (made(repo), os.listdir(spool_directory(repo))) == ([b"input"], [])
+
+    (source / "a").write_bytes(b"in")
+    with receive_directory(repo, ONE, "log", source, Options(), always=False) as spooled, Records(repo) as records:
+        assert records.data.use_input(spooled).unchanged
+    assert os.listdir(spool_directory(repo)) == []
+
+
+def test_a_directory_that_was_not_copied_to_its_end_is_swept(
+    repo: Repo, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies_at_the_second(path: Path) -> AbstractContextManager[BinaryIO]:
+        if path.name == "part-00001":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return create_part(path)
+
+    monkeypatch.setattr(manifest, "create_part", dies_at_the_second)
+    child = os.fork()
+    if not child:
+        receive_directory(repo, ONE, "log", source, Options(), always=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert {file.suffix for file in spool_directory(repo).iterdir()} == {".raw", ".parts"}
+
+    with receive(repo, "put", ONE, "log", b"whole", Options()) as spooled:
+        assert {file.stem for file in spool_directory(repo).iterdir()} == {spooled.id}
 
 
 def test_a_put_does_not_copy_the_input_a_second_time(repo: Repo) -> None:

@@ -24,8 +24,12 @@ SOURCE = Path(bayou.__path__[0]).parent
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from bayou.cli import main; main()"
 """Whoever started the tests may have told us to ignore SIGINT; a terminal never does."""
 
-PATIENT = f"import bayou.cli.signals as s; s.GRACE_S = 3600; {MAIN}"
-"""Let nobody but the main thread end the process, however busy this machine is: then it must have been able to."""
+PATIENT = f"""
+import bayou.cli.signals as signals, bayou.leases.lease as one, bayou.leases.leases as group
+signals.GRACE_S = one.RELEASE_S = group.RELEASE_S = group.ABANDON_S = 3600
+{MAIN}
+"""
+"""Let only the main thread end the process, and give it time to free its leases, however busy this machine is."""
 
 _OWN_TERMINAL = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR))"
 """The first terminal that a session opens is its own: Ctrl-C there is a signal here."""
@@ -113,10 +117,10 @@ class Commands:
         self.started.append(process)
         return Running(process)
 
-    def start_on_a_terminal(self, clone: Clone, *arguments: str, **environ: str) -> Running:
+    def start_on_a_terminal(self, clone: Clone, *arguments: str, main: str = MAIN, **environ: str) -> Running:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
-            [sys.executable, "-c", f"{_OWN_TERMINAL}; {MAIN}", *arguments],
+            [sys.executable, "-c", f"{_OWN_TERMINAL}\n{main}", *arguments],
             cwd=clone.repo.root,
             env=_environment({"TERM": "xterm", **environ}),
             stdin=theirs,

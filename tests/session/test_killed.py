@@ -36,7 +36,7 @@ repo = open_repo(root)
 fault = Fault(nth=int(number), when=when, error=die)
 store = Path(repo.config.datastore.url.removeprefix("file://"))
 one = FaultyTransport(LocalTransport(store), [fault])  # for lease, pull and push alike: requests count through
-store_open._BUILT_IN["file"] = lambda place, _: one
+store_open.BUILT_IN["file"] = lambda place, _: one
 model = ModelRef(*json.loads(sys.argv[6]))
 with write_session(repo, models=[model]) as session:
     session.records.data.save(model, "log", b"of the one that dies")

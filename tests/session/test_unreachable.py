@@ -467,13 +467,19 @@ def test_nothing_is_written_where_the_directory_of_a_datastore_is_not_mounted(
     ann.does("data", "put", "one", "log", "--streaming", typed="a\n")
     away = mounted.rename(tmp_path / "away")
 
-    for words in (("put", "one", "report"), ("append", "one", "log")):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.csv").write_text("a,b\n")
+    for words in (("put", "one", "report"), ("append", "one", "log"), ("put", "one", "orders", str(source))):
         ran = ann.run("data", *words, typed="b\n")
         assert (ran.code, ran.error["code"], ran.document["version"]) == (5, "not_pushed", None)
         assert "there is no directory" in ran.error["message"]
     assert ann.run("datastore", "status").document["healthy"] is False
     assert not mounted.exists()
 
+    (source / "a.csv").write_text("changed meanwhile")
     away.rename(mounted)
     ann.does("datastore", "sync")
     assert (ann.content("report"), ann.content("log")) == (["b\n"], ["a\nb\n"])
+    ann.does("data", "get", "one", "orders", "-o", str(tmp_path / "back"))
+    assert (tmp_path / "back" / "a.csv").read_text() == "a,b\n"

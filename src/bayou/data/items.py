@@ -134,8 +134,8 @@ class DataRepository:
             latest = None if record.always else equal_latest(self._context, version, spooled.measured, alone=alone)
             if latest is not None:
                 spooled.drop()
-                return SaveResult(latest, unchanged=True)
-            return SaveResult(save_input(self._context, version, spooled))
+                return SaveResult(latest, unchanged=True, empty=record.empty)
+            return SaveResult(save_input(self._context, version, spooled), empty=record.empty)
         check_item(model, record.name)
         prepare(self._context, model, record.name, None)
         with exclusive_change(self._context), spooled.open() as content:

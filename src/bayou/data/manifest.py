@@ -11,9 +11,10 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -25,11 +26,11 @@ from bayou.core.structs import Malformed, check_object, convert, parse, require_
 from bayou.data.content import ContentInfo, copy_measured
 from bayou.data.context import DataContext
 from bayou.data.items import Item, fetch_content
-from bayou.data.layout import MANIFEST, part_name
-from bayou.data.metadata import NewVersion
+from bayou.data.layout import MANIFEST, ModelRef, part_name
+from bayou.data.metadata import NewVersion, Options
+from bayou.data.spool import SpooledInput, create_part, receive_copy
 from bayou.data.staging import SaveResult, equal_latest, publish_version
 from bayou.repo import LOCAL, Repo
-from bayou.worktree.staged_directory import StagedDirectory
 
 _FORMAT = 1
 _HASH = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -60,6 +61,10 @@ class Manifest(Struct, frozen=True):
         rows = ",\n".join(json.dumps(asdict(file), ensure_ascii=False) for file in self.files)
         return f'{{"format": {_FORMAT}, "files": [\n{rows}\n]}}\n'.encode()
 
+    def write(self, file: BinaryIO) -> ContentInfo:
+        """Write `manifest.json`, and return the size of all files, and the manifest's hash."""
+        return ContentInfo(self.size, copy_measured(self.to_bytes(), file).sha256, b"", len(self.files))
+
 
 class SourceFiles(Struct, frozen=True):
     """The files below a directory, by relative name in order, and how many empty directories there are."""
@@ -75,16 +80,25 @@ def save_directory(context: DataContext, version: NewVersion, source: Path, *, a
     """
     found = source_files(source, context.repo)
     with context.tree.stage_directory(version.item.item) as directory:
-        files = tuple(_copy(source, name, number, directory) for number, name in enumerate(found.names))
-        manifest = Manifest(files)
-        data = manifest.to_bytes()
-        directory.write(MANIFEST, data)
-        described = copy_measured(data)
-        measured = ContentInfo(manifest.size, described.sha256, b"", len(files))
+        manifest = _copy_files(source, found, directory.writing)
+        with directory.writing(MANIFEST) as file:
+            measured = manifest.write(file)
         latest = None if always else equal_latest(context, version, measured, alone=alone)
         if latest is not None:
             return SaveResult(latest, unchanged=True, empty=found.empty)
         return SaveResult(publish_version(context, version, directory, measured), empty=found.empty)
+
+
+def receive_directory(
+    repo: Repo, model: ModelRef, name: str, source: Path, options: Options, *, always: bool
+) -> SpooledInput:
+    """Copy all files below a directory into the spool, as `spool.receive` does with the content of one file (V22)."""
+    found = source_files(source, repo)
+
+    def copy(file: BinaryIO, parts: Path) -> ContentInfo:
+        return _copy_files(source, found, lambda part: create_part(parts / part)).write(file)
+
+    return receive_copy(repo, "put", model, name, copy, options, always=always, empty=found.empty)
 
 
 def source_files(source: Path, repo: Repo) -> SourceFiles:
@@ -146,9 +160,17 @@ def _kind(mode: int) -> str | None:
     return "it is a symbolic link" if stat.S_ISLNK(mode) else "it is no regular file"
 
 
-def _copy(source: Path, name: str, number: int, directory: StagedDirectory) -> ManifestFile:
-    """Copy a file into the staged version; the manifest has the hash of the bytes that were copied."""
-    part = part_name(number)
+def _copy_files(
+    source: Path, found: SourceFiles, create: Callable[[str], AbstractContextManager[BinaryIO]]
+) -> Manifest:
+    """Copy the files of a directory to parts, each of which `create` makes; return their manifest."""
+    return Manifest(tuple(_copy(source, name, part_name(at), create) for at, name in enumerate(found.names)))
+
+
+def _copy(
+    source: Path, name: str, part: str, create: Callable[[str], AbstractContextManager[BinaryIO]]
+) -> ManifestFile:
+    """Copy a file to a part; the manifest has the hash of the bytes that were copied."""
     try:
         # A link that came since the walk is refused, and a FIFO does not wait for its writer.
         opened = os.open(source / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -157,7 +179,7 @@ def _copy(source: Path, name: str, number: int, directory: StagedDirectory) -> M
     with open(opened, "rb") as file:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise NameRefused(f"{source / name} cannot be saved: it is no regular file")
-        with directory.writing(part) as target:
+        with create(part) as target:
             measured = copy_measured(file, target)
     return ManifestFile(name, part, measured.size, measured.sha256)
 
@@ -198,11 +220,11 @@ def write_directory(context: DataContext, item: Item, manifest: Manifest, target
     try:
         staged.mkdir()
         for file in manifest.files:
-            place = staged / file.name
-            place.parent.mkdir(parents=True, exist_ok=True)
+            path = staged / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
             with (
                 context.tree.open(f"{item.metadata.location.directory}/{file.part}") as source,
-                place.open("xb") as copy,
+                path.open("xb") as copy,
             ):
                 measured = copy_measured(source, copy)
             if (measured.size, measured.sha256) != (file.size, file.sha256):

@@ -1,7 +1,8 @@
 """The spool: input of `data put` and `data append`, durable on this machine before the network is contacted (V22).
 
 An input is two files of `.bayou/state/spool`: `<id>.raw` has the content, and `<id>.json`, written after it, the record
-of what is to become of it. The process that works on an input holds a lock on its content, so others take only the
+of what is to become of it. Of a directory, `<id>.raw` has the manifest, and the directory `<id>.parts` the files
+(`data.manifest`). The process that works on an input holds a lock on its content, so others take only the
 inputs of processes that are gone. The change set that makes a version of an input, or appends it, names the input and
 removes it as its last step (`data.changes`): each input is used once, whenever a process is killed (V19).
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal
@@ -29,19 +30,27 @@ from bayou.core.file_lock import lock_descriptor
 from bayou.core.ids import is_ulid, ulid
 from bayou.core.structs import Count, Malformed, Time, convert, dump_json, parse
 from bayou.data.content import Content, ContentInfo, copy_measured
-from bayou.data.layout import ModelRef
+from bayou.data.layout import ModelRef, content_names
 from bayou.data.metadata import Options
 from bayou.repo import Repo
 from bayou.state.freshness import RECORD, pending_inputs, spool_directory
 from bayou.worktree.atomic_write import OutFile
 
 _RAW = ".raw"
+_PARTS = ".parts"
 _REFUSED = "refused"
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_FULL = "cannot keep the input"
+
+Copy = Callable[[BinaryIO, Path], ContentInfo]
+"""Copies an input to its file or, of a directory, the manifest to that file and the parts to a new directory."""
 
 
 class SpoolRecord(Struct, frozen=True):
-    """What is to become of an input; `owner` proves that this user made the record here (V24)."""
+    """What is to become of an input; `owner` proves that this user made the record here (V24).
+
+    Of a directory, `files` counts the files and `empty` the directories without any; `sha256` is that of the manifest.
+    """
 
     command: Literal["put", "append"]
     type: str
@@ -58,6 +67,8 @@ class SpoolRecord(Struct, frozen=True):
     streaming: bool
     always: bool
     owner: list[str]
+    files: Count | None = None
+    empty: Count = 0
 
     @property
     def ref(self) -> ModelRef:
@@ -86,12 +97,18 @@ class SpooledInput:
 
     @property
     def path(self) -> Path:
-        """The file with the content; it never changes."""
+        """The file with the content, or of a directory the manifest; it never changes."""
         return spool_directory(self._repo) / f"{self.id}{_RAW}"
 
     @property
+    def files(self) -> Mapping[str, Path]:
+        """All files with the content, by the names that they have in a version."""
+        first, *parts = content_names(self.record.files)
+        return {first: self.path, **{part: self.path.with_suffix(_PARTS) / part for part in parts}}
+
+    @property
     def measured(self) -> ContentInfo:
-        return ContentInfo(self.record.size, self.record.sha256, b"")
+        return ContentInfo(self.record.size, self.record.sha256, b"", self.record.files)
 
     @property
     def waits(self) -> bool:
@@ -112,12 +129,12 @@ class SpooledInput:
             directory = spool_directory(self._repo)
             refused = directory / _REFUSED
             refused.mkdir(mode=0o700, exist_ok=True)
-            for suffix in (_RAW, RECORD):
+            for suffix in (_RAW, _PARTS, RECORD):
                 with contextlib.suppress(FileNotFoundError):
                     (directory / f"{self.id}{suffix}").rename(refused / f"{self.id}{suffix}")
             fsync_directory(refused)
             fsync_directory(directory)
-        return refused / f"{self.id}{_RAW}"
+        return refused / f"{self.id}{_RAW if self.record.files is None else _PARTS}"
 
     def release(self) -> None:
         """Let go of the input: if it still waits, another process may use it."""
@@ -148,6 +165,23 @@ def receive(
 
     Without `always`, a put of what equals the latest version makes no new one.
     """
+    return receive_copy(
+        repo, command, model, name, lambda file, _: copy_measured(content, file), options, always=always
+    )
+
+
+def receive_copy(
+    repo: Repo,
+    command: Literal["put", "append"],
+    model: ModelRef,
+    name: str,
+    copy: Copy,
+    options: Options,
+    *,
+    always: bool = True,
+    empty: int = 0,
+) -> SpooledInput:
+    """Do what `receive` does, for an input that `copy` writes; it makes its parts with `create_part`."""
     kept.now("nothing was saved")
     with _state_errors():
         directory = spool_directory(repo)
@@ -156,9 +190,11 @@ def receive(
         number, descriptor = _create(directory)
     try:
         # Only errors of the copy are translated: an error of the caller's own content is the caller's.
-        with io.BufferedWriter(OutFile(descriptor, "cannot keep the input", closefd=False)) as file:
-            measured = copy_measured(content, file)
+        with io.BufferedWriter(OutFile(descriptor, _FULL, closefd=False)) as file:
+            measured = copy(file, directory / f"{number}{_PARTS}")
         with _state_errors():
+            if measured.files is not None:
+                fsync_directory(directory / f"{number}{_PARTS}")
             os.fsync(descriptor)
             record = SpoolRecord(
                 command=command,
@@ -176,6 +212,8 @@ def receive(
                 streaming=options.get("streaming", False),
                 always=always,
                 owner=owner_ids(repo.state / OWNER)[:1],
+                files=measured.files,
+                empty=empty,
             )
             fields = {field: getattr(record, field) for field in record.__struct_fields__}
             # The record is last: with it the input counts, and the fsync of the directory covers both names.
@@ -188,6 +226,21 @@ def receive(
         os.close(descriptor)
         raise
     return SpooledInput(repo, number, record, descriptor)
+
+
+@contextlib.contextmanager
+def create_part(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file of an input; it is durable when the block ends."""
+    with _state_errors():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with io.BufferedWriter(OutFile(descriptor, _FULL, closefd=False)) as file:
+            yield file
+        with _state_errors():
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def abandoned_inputs(repo: Repo) -> Iterator[SpooledInput]:
@@ -225,7 +278,15 @@ def remove_input(repo: Repo, number: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             (directory / f"{number}{RECORD}").unlink()
             fsync_directory(directory)  # or a power cut would bring it back, to be used again
+        _remove_parts(directory / f"{number}{_PARTS}")
         (directory / f"{number}{_RAW}").unlink(missing_ok=True)
+
+
+def _remove_parts(parts: Path) -> None:
+    if parts.is_dir():
+        import shutil  # noqa: PLC0415  (imports every compression; rarely needed)
+
+        shutil.rmtree(parts)
 
 
 def _create(directory: Path) -> tuple[str, int]:
@@ -256,7 +317,8 @@ def _read(repo: Repo, number: str) -> SpoolRecord | None:
     path = spool_directory(repo) / f"{number}{RECORD}"
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            record = convert(parse(read_at_most(file, limits.METADATA_BYTES), limits.METADATA_BYTES), SpoolRecord)
+            found = parse(read_at_most(file, limits.METADATA_BYTES), limits.METADATA_BYTES)
+            record = convert(found, SpoolRecord, optional=("files", "empty"))
     except FileNotFoundError:
         return None
     except (Malformed, OSError) as error:
@@ -279,14 +341,17 @@ def _sweep(repo: Repo) -> None:
     complete = set(pending_inputs(repo))
     for name in os.listdir(directory):
         number, _, suffix = name.rpartition(".")
-        if suffix not in ("raw", "tmp") or number in complete:
+        if suffix not in ("raw", "tmp", "parts") or number in complete:
             continue
         descriptor = _lock(directory / f"{number}{_RAW}")
         if descriptor is None and (directory / f"{number}{_RAW}").exists():
             continue
         with contextlib.suppress(OSError):
             if not os.path.lexists(directory / f"{number}{RECORD}"):
-                (directory / name).unlink(missing_ok=True)
+                if suffix == "parts":
+                    _remove_parts(directory / name)
+                else:
+                    (directory / name).unlink(missing_ok=True)
         if descriptor is not None:
             os.close(descriptor)
 
@@ -297,6 +362,6 @@ def _state_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise StateError(
-            f"cannot keep the input: {error.strerror}",
+            f"{_FULL}: {error.strerror}",
             hint="check that this user may write to .bayou, and that its volume has space",
         ) from None

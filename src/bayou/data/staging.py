@@ -86,7 +86,8 @@ def save_input(context: DataContext, version: NewVersion, spooled: SpooledInput)
     """
     staged = context.tree.stage_directory(version.item.item)
     with staged as directory, exclusive_change(context, finishing=False):
-        directory.adopt(RAW, spooled.path)
+        for name, file in spooled.files.items():
+            directory.adopt(name, file)
         number, identity = next_number(context, version.item), item_id(context, version.item)
         write_metadata(directory, version.metadata(number, identity, spooled.measured))
         placement = Placement(directory.parent, directory.temporary, number)

@@ -25,6 +25,7 @@ from bayou.core import kept
 
 if TYPE_CHECKING:
     from bayou.data.metadata import Options
+    from bayou.data.spool import SpooledInput
     from bayou.repo import Repo
     from bayou.session import Session
     from bayou.sync.plan.policy import ModelRef
@@ -94,9 +95,10 @@ def put(
         owner, name, repo.config.repo_id, "", options
     )  # raises for bad options before anything is read or sent
     if file is not None and Path(file).is_dir():
-        return _put_directory(common, repo, owner, name, Path(file), options, always=always)
-    with common.output.progress(closing=False), open_input(file) as opened:
-        spooled = receive(repo, "put", owner, name, opened, options, always=always)  # V22: before anything is sent
+        spooled = _receive_directory(common, repo, owner, name, Path(file), options, always=always)
+    else:
+        with common.output.progress(closing=False), open_input(file) as opened:
+            spooled = receive(repo, "put", owner, name, opened, options, always=always)  # V22: before anything is sent
     return write_input(
         common,
         repo,
@@ -106,28 +108,16 @@ def put(
     )
 
 
-def _put_directory(
+def _receive_directory(
     common: Common, repo: Repo, owner: ModelRef, name: str, source: Path, options: Options, *, always: bool
-) -> int:
-    """Save a directory as a version of many files; refuse what cannot be saved before anything is sent."""
+) -> SpooledInput:
+    """Keep a directory as the input of a version of many files; refuse what cannot be saved before it is copied."""
     if options.get("streaming"):
         raise click.UsageError("a directory cannot be appended to; leave out --streaming")
-    from bayou.data.content import DIRECTORY_TYPE  # noqa: PLC0415
-    from bayou.data.manifest import source_files  # noqa: PLC0415
+    from bayou.data.manifest import receive_directory  # noqa: PLC0415
 
-    source_files(source, repo)
-    options["content_type"] = options.get("content_type") or DIRECTORY_TYPE
-    return write(
-        common,
-        repo,
-        lambda session: session.records.data.save_directory(
-            owner, name, source, always=always, alone=session.alone, **options
-        ),
-        lambda saved: (render_data.put_json(owner.name, saved), render_data.put_text(owner.name, saved)),
-        models=[owner],
-        # V22: the directory is here, and its version is made here, whatever becomes of the store.
-        alone=repo.config.datastore.url is not None,
-    )
+    with common.output.progress(closing=False):
+        return receive_directory(repo, owner, name, source, options, always=always)
 
 
 @data.command(writes=True)
