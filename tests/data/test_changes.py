@@ -85,7 +85,7 @@ def test_what_a_live_process_is_at_is_left_to_it(repo: Repo) -> None:
 
 
 def test_a_turn_that_does_not_come_is_said_so(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_LOCK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(changes, "LOCK_TIMEOUT_S", 0.0)
     lock = FileLock(repo.state / "changes.lock")
     with Records(repo) as records:
         records.data.save(MODEL, "x", b"1")

@@ -49,7 +49,7 @@ def test_who_loses_two_races_asks_nobody(shared: Team, wire: Wire) -> None:
 def test_a_lease_that_cannot_be_had_is_no_reason_to_fail(
     shared: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr("bayou.sync.commit.commit._WAIT_S", 0.3)
+    monkeypatch.setattr("bayou.sync.commit.commit.LEASE_WAIT_S", 0.3)
     clone = shared.clone("slow")
     clone.pull()
     clone.write("files/b", "2")
@@ -61,7 +61,7 @@ def test_a_lease_that_cannot_be_had_is_no_reason_to_fail(
 def test_somebody_elses_commit_lease_delays_and_does_not_prevent(
     shared: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayou.sync.commit.commit._WAIT_S", 0.3)
+    monkeypatch.setattr("bayou.sync.commit.commit.LEASE_WAIT_S", 0.3)
     clone = shared.clone("slow")
     clone.pull()
     clone.write("files/b", "2")

@@ -129,7 +129,7 @@ def blind_swap(self: LeaseObjects, key: str, written: Any, over: Any) -> Any:
 TEETH: dict[str, tuple[Callable[[int], None], Callable[[], AbstractContextManager[Any]]]] = {
     "a lease is watched for a whole TTL": (contend, lambda: patch.object(Watch, "stale_in", lambda *_: 0.0)),
     "a watch begins anew with each version": (contend, lambda: patch.object(Watch, "stale_in", impatient)),
-    "its holder stops first": (contend, lambda: patch.object(lease, "_CERTAIN", 1.6)),
+    "its holder stops first": (contend, lambda: patch.object(lease, "CERTAIN_PART", 1.6)),
     "writes are swaps": (release_by_hand, lambda: patch.object(LeaseObjects, "swap", blind_swap)),
     "each write has a nonce of its own": (
         release_by_hand,

@@ -13,7 +13,7 @@ from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.url import parse_url
 from bayou_testing.contract import payload
-from bayou_testing.faults import Fail, Rule
+from bayou_testing.faults import Fail, Garbage, Rule
 from bayou_testing.faulty import Fault, FaultyTransport
 from bayou_testing.gcs import GcsServer
 from tests.objectstore.conftest import QUICK
@@ -40,6 +40,20 @@ def test_a_missing_object_is_told_by_its_body(server: GcsServer, store: Store) -
         store.head(KEY)
     assert [row.method for row in server.log.rows()] == ["HEAD", "GET"]
     assert (store.requests.head, store.requests.get) == (1, 1)
+
+
+@pytest.mark.gcs
+def test_a_web_page_instead_of_an_object_is_asked_for_again_and_is_no_object(server: GcsServer, store: Store) -> None:
+    store.put(KEY, b"12345")
+    page = Garbage(b"<html>please sign in</html>", {"ETag": '"1"'})
+    server.faults.add(Rule(page, method="GET", nth=1))
+    found = store.get(KEY)
+    assert found is not None
+    assert bytes(found.data) == b"12345"
+
+    server.faults.add(Rule(page, method="GET"))
+    with pytest.raises(BadAnswer, match="is not an object"):
+        store.get(KEY)
 
 
 @pytest.mark.gcs

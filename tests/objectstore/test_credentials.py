@@ -42,7 +42,7 @@ def test_v12_a_sign_in_service_that_never_answers_is_not_waited_for(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config.write_text(ROLE)
-    monkeypatch.setattr(credentials, "_BOTO_LIMITS", {"read_timeout": 0.2, "retries": {"total_max_attempts": 1}})
+    monkeypatch.setattr(credentials, "BOTO_LIMITS", {"read_timeout": 0.2, "retries": {"total_max_attempts": 1}})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://127.0.0.1:{silent.getsockname()[1]}")
         store = open_store(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -105,8 +106,8 @@ def test_f097_no_credentials_anywhere_is_said_without_waiting(
 
 
 @pytest.mark.parametrize("url", ["gs://bucket", "az://container"])
-def test_f097_the_same_for_other_providers(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setattr("bayou.objectstore.backends.credentials._product_name", lambda: "")
+def test_f097_the_same_for_other_providers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str) -> None:
+    monkeypatch.setattr("bayou.objectstore.backends.credentials.PRODUCT_NAME", tmp_path / "none")
     with pytest.raises(CredentialsMissing) as caught:
         open_store(url)
     assert caught.value.hint

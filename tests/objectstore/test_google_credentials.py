@@ -180,7 +180,7 @@ def test_a_users_refresh_token_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> 
     user = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(user))
     with TokenServer(b'{"access_token": "fresh"}') as tokens:
-        monkeypatch.setattr(strict_listing, "_GOOGLE_TOKENS", tokens.url)
+        monkeypatch.setattr(strict_listing, "GOOGLE_TOKEN_URL", tokens.url)
         assert google_access({}, 5.0)[1] == {"Authorization": "Bearer fresh"}
         form = parse_qs(tokens.requests[0].body.decode())
         assert form == {

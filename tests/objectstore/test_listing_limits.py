@@ -15,7 +15,6 @@ from bayou.objectstore import Store, open_store
 from bayou.objectstore.backends import directory, directory_paths
 from bayou.objectstore.keys import as_listed
 from bayou.objectstore.retry import RetryPolicy
-from bayou_testing import gcs as gcs_module
 from bayou_testing.faults import Delay, Rule
 from bayou_testing.gcs import GcsServer
 from tests.objectstore.scripted import Scripted
@@ -63,9 +62,9 @@ def leveled(store: Store) -> list[str]:
     ids=["by obstore", "exactly", "of a directory", "of a level"],
 )
 def test_17_10_a_listing_of_slow_pages_ends_at_the_deadline(
-    server: GcsServer, monkeypatch: pytest.MonkeyPatch, read: Callable[[Store], object], odd: list[str]
+    server: GcsServer, read: Callable[[Store], object], odd: list[str]
 ) -> None:
-    monkeypatch.setattr(gcs_module, "_PAGE", 1)
+    server.page = 1
     for key in [f"data/{number:03}" for number in range(OBJECTS)] + odd:
         server.put_raw(f"p/{key}", b"")
     server.faults.add(Rule(SLOW))
@@ -77,9 +76,9 @@ def test_17_10_a_listing_of_slow_pages_ends_at_the_deadline(
 
 @pytest.mark.gcs
 def test_17_10_a_listing_without_a_deadline_of_the_callers_has_one_for_each_page(
-    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+    server: GcsServer,
 ) -> None:
-    monkeypatch.setattr(gcs_module, "_PAGE", 1)
+    server.page = 1
     for number in range(OBJECTS):
         server.put_raw(f"p/data/{number:03}", b"")
     server.faults.add(Rule(SLOW))
@@ -124,9 +123,9 @@ def test_17_10_a_directory_that_answers_slowly_ends_at_the_deadline(
 
 @pytest.mark.gcs
 def test_17_10_a_listing_can_be_cancelled_in_the_middle_of_a_page(
-    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+    server: GcsServer,
 ) -> None:
-    monkeypatch.setattr(gcs_module, "_PAGE", 1)
+    server.page = 1
     for number in range(OBJECTS):
         server.put_raw(f"p/data/{number:03}", b"")
     server.faults.add(Rule(SLOW))

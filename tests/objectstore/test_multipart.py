@@ -209,7 +209,7 @@ def test_an_object_that_has_grown_since_it_was_indexed_is_not_read_whole(gcs_rem
 
 
 def test_no_answer_can_fill_the_memory(gcs_remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_module, "_MAX_WHOLE", 1 << 20)
+    monkeypatch.setattr(remote_module, "MAX_WHOLE_BYTES", 1 << 20)
     gcs_remote.store.put(KEY, block(b"x", 2))
     with pytest.raises(TooLarge, match="2097152 bytes"):
         gcs_remote.store.get(KEY)

@@ -131,7 +131,7 @@ def test_a_large_file_arrives_whatever_the_server_says_about_its_etag(
     s3: S3Endpoint, etags: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multipart, "THRESHOLD", 1 << 20)
-    monkeypatch.setattr(multipart, "_PART", 5 << 20)
+    monkeypatch.setattr(multipart, "PART_SIZE", 5 << 20)
     content = os.urandom(6 << 20)
     with QuirkyS3(s3, multipart_etags=etags) as server:  # type: ignore[arg-type]
         store = opened(server)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOCK_TIMEOUT_S = 60.0
+LOCK_TIMEOUT_S = 60.0
 _READ_TIMEOUT_S = 5.0
 _MIN_ATTEMPTS = 5
 
@@ -70,7 +70,7 @@ def exclusive_change(context: DataContext, *, finishing: bool = True) -> Iterato
     lock = _lock(context.repo)
     with _state_errors():
         context.repo.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        held = lock.acquire(_LOCK_TIMEOUT_S)
+        held = lock.acquire(LOCK_TIMEOUT_S)
     if not held:
         raise StateError(
             "another process of this repo has been changing data for a minute", hint="wait for it, and try again"

@@ -39,8 +39,8 @@ OnWait = Callable[[str], None]
 
 TIMEOUT = "BAYOU_LOCK_TIMEOUT"
 _TIMEOUT_S = 60.0
-_NOTIFY_FIRST_S = 1.0
-_NOTIFY_AGAIN_S = 10.0
+NOTIFY_FIRST_S = 1.0
+NOTIFY_AGAIN_S = 10.0
 _SLACK_S = 0.01
 _REQUESTS_S = 1.0
 """The least time for requests: also an acquisition that must not wait may send one request."""
@@ -121,7 +121,7 @@ class Wait:
         self._started = time.monotonic()
         self._tries = 0
         self._slept = 0.0
-        self._notify_at = _NOTIFY_FIRST_S
+        self._notify_at = NOTIFY_FIRST_S
         whole = max(seconds, _REQUESTS_S)
         if deadline is not None:
             whole = min(whole, deadline.remaining())
@@ -164,7 +164,7 @@ class Wait:
         if self._on_wait is not None and silent <= pause:
             self._pause(silent)
             self._on_wait(f"waiting: {obstacle}")
-            self._notify_at = waited + silent + _NOTIFY_AGAIN_S
+            self._notify_at = waited + silent + NOTIFY_AGAIN_S
             pause -= silent
         self._pause(pause)
 

@@ -26,7 +26,7 @@ VARIABLE = "BAYOU_LEASE"
 OnLost = Callable[[LeaseLost], None]
 """Called once, from another thread, when a lease is found to be lost."""
 
-_CERTAIN = 0.9
+CERTAIN_PART = 0.9
 """The part of its TTL for which a holder trusts a renewal; the rest is for clocks that do not run alike."""
 _SOON = 1 / 30
 """The part of its TTL after which a holder tries again if it could not renew a lease."""
@@ -137,7 +137,7 @@ class OwnLease(Lease):
         on_lost: OnLost | None = None,
         memory: LeaseMemory | None = None,
     ) -> None:
-        super().__init__(taken.held, taken.sent_at + taken.held.ttl_s * _CERTAIN, clock, on_lost)
+        super().__init__(taken.held, taken.sent_at + taken.held.ttl_s * CERTAIN_PART, clock, on_lost)
         self._objects = objects
         self._memory = memory
         self._held, self._seen = taken.held, taken.seen
@@ -156,7 +156,7 @@ class OwnLease(Lease):
         except BayouError:
             return self.ttl_s * _SOON
         self._held, self._seen = held, renewed
-        self._confirm(sent_at + self.ttl_s * _CERTAIN)
+        self._confirm(sent_at + self.ttl_s * CERTAIN_PART)
         return self.ttl_s * RENEW
 
     def release(self, deadline: Deadline | None = None) -> bool:
@@ -216,7 +216,7 @@ class BorrowedLease(Lease):
                 renewed = found.match != self._seen.match
                 if renewed:
                     # It was written after our last read, so no process can have watched it for longer than that.
-                    self._confirm(self._asked + self.ttl_s * _CERTAIN)
+                    self._confirm(self._asked + self.ttl_s * CERTAIN_PART)
                 self._seen, self._asked = found, sent_at
             case _:
                 self._lose("the process that lent it has lost it")

@@ -57,7 +57,8 @@ from bayou.objectstore.store import Store
 from bayou.repo import Repo
 
 TTL_S = 30.0
-_ABANDON_S = 2.0
+ABANDON_S = 2.0
+"""The time limit for freeing a lease whose acquisition was interrupted: a person waits for it."""
 
 
 class LeaseGroup:
@@ -283,7 +284,7 @@ class Leases:
                 taken = wait.until(lambda: take(bounded, attempt, watch, self._clock))
             return OwnLease(self._objects, taken, self._clock, on_lost, self._memory).start_renewing()
         except BaseException:  # V14: also if a signal came while the response was on its way
-            abandon_attempt(self._objects.within_seconds(_ABANDON_S), attempt)
+            abandon_attempt(self._objects.within_seconds(ABANDON_S), attempt)
             raise
 
     def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt, wait: Wait) -> AcquiredLease | None:

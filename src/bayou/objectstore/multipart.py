@@ -25,7 +25,7 @@ THRESHOLD = 16 * MIB
 PARALLEL = 4
 """How many parts of one file are transferred at once."""
 
-_PART = 8 * MIB
+PART_SIZE = 8 * MIB
 _MOST_PART = 16 * MIB
 _LEAST_PART = 5 * MIB
 _SPAN = 8 * MIB
@@ -70,7 +70,7 @@ def part_size(size: int, link: Link, least: int = _LEAST_PART) -> int:
 
     The faster the link, the larger the part: less is sent again after a failure, and a request never takes long (V12).
     """
-    suits = link.piece(link.up, least, _PART if link.up.rate is None else _MOST_PART)
+    suits = link.piece(link.up, least, PART_SIZE if link.up.rate is None else _MOST_PART)
     return max(-(-suits // MIB), -(-size // _MAX_PARTS // MIB)) * MIB
 
 

@@ -52,7 +52,7 @@ def open_directory(root: Path) -> Store:
 
 def open_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
     """Open the bucket, container or directory of a URL as an unscoped transport."""
-    factory = _BUILT_IN.get(url.scheme)
+    factory = BUILT_IN.get(url.scheme)
     if factory is None:
         return _plug_in(url.scheme)(url, options)
     check_options(url.scheme, options, OPTIONS[url.scheme])
@@ -78,7 +78,7 @@ def _plug_in(scheme: str) -> Factory:
     )
 
 
-_BUILT_IN: dict[str, Factory] = {
+BUILT_IN: dict[str, Factory] = {
     "s3": providers.s3_transport,
     "gs": providers.gs_transport,
     "az": providers.az_transport,

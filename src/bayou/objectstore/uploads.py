@@ -186,11 +186,11 @@ class _Once:
 
     def __init__(self, moved: OnBytes) -> None:
         self._moved = moved
-        self._told: set[int] = set()
+        self._counted: set[int] = set()
 
     def __call__(self, number: int, size: int) -> None:
-        if number not in self._told:
-            self._told.add(number)
+        if number not in self._counted:
+            self._counted.add(number)
             self._moved(size)
 
 

@@ -28,7 +28,6 @@ Conditions = Literal["honour", "ignore", "create-only", "racy"]
 
 _KEPT = frozenset({"cache-control", "content-disposition", "content-encoding", "content-language", "content-type"})
 _XML = {"Content-Type": "application/xml; charset=UTF-8"}
-_PAGE = 1000
 _RACE_WINDOW = 0.02
 
 
@@ -37,7 +36,8 @@ class GcsServer(LoopbackServer):
 
     `conditions`: "honour" them; "ignore" them all; "create-only" honours generation 0 and lets stale swaps pass;
     "racy" checks, pauses, and writes, so that both of two racing clients win. `min_part` is the least size of a part
-    that is not the last; the real one is 5 MiB. `clock` gives the time of a write; a test may replace it at any time.
+    that is not the last; the real one is 5 MiB. A page of a listing has up to `page` rows. `clock` gives the time of a
+    write. A test may replace `page` and `clock` at any time.
     """
 
     def __init__(
@@ -47,9 +47,11 @@ class GcsServer(LoopbackServer):
         conditions: Conditions = "honour",
         faults: Faults | None = None,
         min_part: int = 5 << 20,
+        page: int = 1000,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.clock = clock
+        self.page = page
         self._lock = Lock()
         self._generations = Generations()
         self._buckets = {name: Bucket(name, self._generations) for name in buckets}
@@ -124,10 +126,10 @@ class GcsServer(LoopbackServer):
         if query.get("list-type") != "2":
             raise GcsError(501, "NotImplemented", "Only list-type=2 is served here.")
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        most = query.get("max-keys") or str(_PAGE)
+        most = query.get("max-keys") or str(self.page)
         if not most.isdecimal():
             raise GcsError(400, "InvalidArgument", f"Invalid argument: max-keys={most}")
-        limit = min(int(most), _PAGE)
+        limit = min(int(most), self.page)
         if "continuation-token" in query:
             start = _read_token(query["continuation-token"])
         else:

@@ -280,7 +280,7 @@ def test_a_directory_tells_of_every_change_that_bayou_makes(
 ) -> None:
     """Of many versions only those are looked at that can change in place."""
     if many:
-        monkeypatch.setattr("bayou.data.catalog.follow_directory._MANY", 0)
+        monkeypatch.setattr("bayou.data.catalog.follow_directory.MOST_COMPARED", 0)
     made = [metadata(VPC, name, version) for name in ("a", "b") for version in (1, 2, 3)]
     write(directory_repo, *made)
     age(directory_repo)

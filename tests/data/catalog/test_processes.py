@@ -147,7 +147,7 @@ def test_f115_killed_between_the_files_of_a_pull_and_base(team: Team) -> None:
     body = """
 from bayou.sync.service import Datastore
 from bayou.sync.transfer import pull
-pull._PlacedBatch.write = die
+pull._InstalledBatch.write = die
 with Datastore(repo) as datastore:
     datastore.sync.pull_changed()
 """

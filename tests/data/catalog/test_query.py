@@ -213,7 +213,7 @@ def test_content_of_many_versions_is_fetched_by_the_pack(
     team: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch, predicate: str, select: str | None
 ) -> None:
     """In portions of so many versions."""
-    monkeypatch.setitem(evaluate_rows.__globals__, "_FETCHED", 50)
+    monkeypatch.setitem(evaluate_rows.__globals__, "FETCH_BATCH", 50)
     lazy = lazy_clone(team, 200)
     with Records(lazy.repo) as records:
         records.catalog.refresh()

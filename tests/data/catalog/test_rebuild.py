@@ -12,6 +12,7 @@ import pytest
 
 from bayou.data.catalog import Catalog
 from bayou.data.catalog.derive import version_row
+from bayou.data.catalog.schema import INDEXES
 from bayou.data.records import Records
 from bayou.repo import Repo, open_repo
 from bayou.sync.service import Datastore
@@ -36,6 +37,12 @@ __all__ = ["wire"]
 
 def database(repo: Repo) -> Path:
     return repo.root / ".bayou" / "catalog.db"
+
+
+def test_no_two_indexes_are_equal():
+    indexed = [statement.partition(" ON ")[2] for statement in INDEXES.values()]
+
+    assert len(indexed) == len(set(indexed))
 
 
 def remove(path: Path) -> None:
@@ -134,7 +141,7 @@ def test_a_catalog_that_is_removed_under_an_open_one_is_made_anew(repo: Repo) ->
 def test_a_program_that_does_not_let_go_of_a_lost_catalog_keeps_nobody_from_an_answer(
     repo: Repo, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bayou.data.catalog.database._EXCLUSIVE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("bayou.data.catalog.database.EXCLUSIVE_TIMEOUT_S", 0.05)
     write(repo, metadata(VPC, "state", 1))
     with catalog_of(repo) as idle:
         idle.refresh()

@@ -32,7 +32,7 @@ Work = Callable[[sqlite3.Connection], T]
 _TIMEOUT_S = 300.0
 """Longer than any rebuild of a catalog takes."""
 
-_EXCLUSIVE_TIMEOUT_S = 5.0
+EXCLUSIVE_TIMEOUT_S = 5.0
 """Longer than a command has the file open; a program may have it open for hours."""
 
 _CACHE_KIB = 64 << 10
@@ -145,7 +145,7 @@ class CatalogFile:
         creates the file.
         """
         self.close()
-        if not self._acquire(_EXCLUSIVE_TIMEOUT_S, shared=False):
+        if not self._acquire(EXCLUSIVE_TIMEOUT_S, shared=False):
             self._inode = _inode(self.path)
             self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             salvaged = _salvage(self.path) if self._why_foreign() is None else SalvagedRows()

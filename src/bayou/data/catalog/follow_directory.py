@@ -28,7 +28,7 @@ from bayou.data.catalog.derive import (
 )
 from bayou.data.catalog.schema import KEYS, PATHS, TABLES, UNSEEN, get_meta, key_of
 
-_MANY = 20_000
+MOST_COMPARED = 20_000
 """Versions up to which all stamps are compared; of more, only those in `_CHANGING`."""
 _CHANGING = """
 WHERE stamp IS NULL OR rowid IN (
@@ -145,7 +145,7 @@ def _gone(db: sqlite3.Connection, root: Path, absent: Collection[str]) -> list[s
 def _known_records(db: sqlite3.Connection) -> Iterator[tuple[str, str | None]]:
     """Yield the records to compare, with their stamps; of many versions only those that Bayou changes in place."""
     for table, path in PATHS.items():
-        many = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > _MANY
+        many = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > MOST_COMPARED
         where = _CHANGING if table == "version" and many else ""
         yield from db.execute(f"SELECT {path}, stamp FROM {table} {where}")
     yield from ((path, mark) for path, mark in db.execute("SELECT path, stamp FROM bad") if is_record(path))

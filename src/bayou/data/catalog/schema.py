@@ -58,7 +58,6 @@ CREATE INDEX version_id ON version (id);
 CREATE INDEX version_created ON version (created_at);
 CREATE INDEX version_run ON version (run) WHERE run IS NOT NULL;
 CREATE INDEX version_unseen ON version (stamp) WHERE stamp = '?';
-CREATE INDEX version_unsettled ON version (stamp) WHERE stamp IS NULL;
 CREATE INDEX version_fresh ON version (stamp) WHERE stamp IS NULL;
 CREATE TABLE output (
     type TEXT NOT NULL,

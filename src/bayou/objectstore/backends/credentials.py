@@ -46,7 +46,10 @@ AZURE_RENEWAL = Renewal(
 
 NO_RENEWAL = Renewal(missing="", expired="")
 
-_BOTO_LIMITS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 10, "retries": {"total_max_attempts": 2}}
+PRODUCT_NAME = Path("/sys/class/dmi/id/product_name")
+"""The machine's name in its firmware, where clouds put theirs."""
+
+BOTO_LIMITS: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 10, "retries": {"total_max_attempts": 2}}
 """Time limits for AWS's sign-in services (V12); by default boto3 waits for minutes."""
 
 
@@ -71,7 +74,7 @@ class BotoCredentials:
         self.failure: BayouError | None = None
         try:
             core = botocore.session.Session()
-            core.set_default_client_config(botocore.config.Config(**_BOTO_LIMITS))
+            core.set_default_client_config(botocore.config.Config(**BOTO_LIMITS))
             self.session = boto3.session.Session(profile_name=profile, botocore_session=core)
             self._provider = Boto3CredentialProvider(self.session)
         except botocore.exceptions.ProfileNotFound as error:
@@ -269,8 +272,8 @@ def adc_file() -> Path:
 
 
 def _product_name() -> str:
-    """Return the machine's name in its firmware, where clouds put theirs."""
+    """Return the machine's name in its firmware; "" if it has none that this process may read."""
     try:
-        return Path("/sys/class/dmi/id/product_name").read_text().strip()
+        return PRODUCT_NAME.read_text().strip()
     except OSError:
         return ""

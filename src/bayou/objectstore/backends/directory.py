@@ -59,7 +59,7 @@ from bayou.objectstore.transport import Condition, Create, DirectoryListing, Get
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_PAGE = 1000
+PAGE = 1000
 _TRIES = 1000
 """Attempts to create a directory that other processes keep removing: some milliseconds."""
 _LOCKS = reserved_name("locks")
@@ -159,7 +159,7 @@ class LocalTransport:
             page: list[ObjectMeta] = []
             for key, status in walk(self._root, _directories(prefix), prefix, after):
                 page.append(_meta(key, status))
-                if len(page) == _PAGE:
+                if len(page) == PAGE:
                     yield page
                     page = []
             # V4: a directory that was unmounted meanwhile looked like one that had just been removed.

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAGE = 1000
-_MAX_WHOLE = 256 << 20
+MAX_WHOLE_BYTES = 256 << 20
 """Above the size of any object that Bayou reads whole: it reads files in spans, and index objects are far smaller."""
 
 Connect = Callable[[float], "ObjectStore"]
@@ -163,7 +163,7 @@ class RemoteTransport:
         try:
             result = obstore.get(self._client(timeout), key, options=options or None)  # type: ignore[arg-type]
             meta = self._require_etag(_meta(result.meta, key), "GET")
-            limit = _MAX_WHOLE if most is None else most
+            limit = MAX_WHOLE_BYTES if most is None else most
             if span is None and meta.size > limit:
                 raise TooLarge.of(key, meta.size, limit)
             wanted = meta.size if span is None else max(0, min(span[1], meta.size) - span[0])

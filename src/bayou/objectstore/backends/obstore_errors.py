@@ -66,6 +66,8 @@ _ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's 
 
 
 _NO_ETAG = re.compile(r"(?i)ETag header missing|missing field .ETag")
+_NO_METADATA = re.compile(r"(?i)(?:Last-Modified|Content-Length) header missing")
+"""obstore's text for a success without the headers that each object of GCS and Azure has: a web page, not an object."""
 _COMPLETED = re.compile(r"(?i)invalid multipart response: missing field .ETag")
 
 
@@ -147,6 +149,8 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
         return errors.BadAnswer(
             f"the answer to {where} has no ETag, without which Bayou cannot tell versions apart", hint=_ENDPOINT_HINT
         )
+    if _NO_METADATA.search(text):
+        return errors.BadAnswer(f"the answer to {where} is not an object", hint=_ENDPOINT_HINT)
     if re.search(r"(?i)redirect without location", text):
         return errors.WrongRegion(f"{request.target} is in another region", hint=_REGION_HINT)
     if _CREDENTIAL.search(text):

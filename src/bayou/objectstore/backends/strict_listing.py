@@ -32,7 +32,7 @@ from bayou.objectstore.url import is_own_host
 
 _PAGE = 1000
 _GOOGLE = "https://storage.googleapis.com"
-_GOOGLE_TOKENS = "https://oauth2.googleapis.com/token"
+GOOGLE_TOKEN_URL = "https://oauth2.googleapis.com/token"
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 GOOGLE_WRITE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
@@ -104,7 +104,7 @@ def _google_token(key: Mapping[str, Any], timeout: float, scope: str) -> str:
     if key.get("type") == "authorized_user":
         form = {name: key[name] for name in ("client_id", "client_secret", "refresh_token")}
         body = urllib.parse.urlencode(form | {"grant_type": "refresh_token"}).encode()
-        return _token_from(_GOOGLE_TOKENS, {}, "Google's token service", timeout, form=body)
+        return _token_from(GOOGLE_TOKEN_URL, {}, "Google's token service", timeout, form=body)
     if "private_key" in key:
         return _self_signed(key, scope)
     host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
@@ -117,7 +117,7 @@ def _self_signed(key: Mapping[str, Any], scope: str) -> str:
     require(GCP, "a listing of this bucket with a service account's key (it is empty or has unusual keys)")
     from google.oauth2.service_account import Credentials  # noqa: PLC0415  (an extra, and rarely needed)
 
-    complete = {"token_uri": _GOOGLE_TOKENS, **key}
+    complete = {"token_uri": GOOGLE_TOKEN_URL, **key}
     signed = Credentials.from_service_account_info(complete, scopes=[scope], always_use_jwt_access=True)
     signed.refresh(None)
     return str(signed.token)
