@@ -44,9 +44,9 @@ def test_a_workflow_is_read_as_it_was_written():
     collect, report = found.jobs
     assert [step.name for step in collect.steps] == ["usage", "check"]
     assert collect.steps[0].inputs == {"env": {"HOST": "${{ inputs.host }}"}}
-    assert collect.steps[1].depends_on == (Edge("usage", "succeeded", collect.steps[1].depends_on[0].place),)
+    assert collect.steps[1].depends_on == (Edge("usage", "succeeded", collect.steps[1].depends_on[0].key_path),)
     assert report.depends_on[0].on == "collect"
-    assert found.source.where(collect.steps[1].depends_on[0].place) == "workflows/nightly.yaml, line 15"
+    assert found.source.where(collect.steps[1].depends_on[0].key_path) == "workflows/nightly.yaml, line 15"
 
 
 @pytest.mark.parametrize(

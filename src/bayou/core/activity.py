@@ -1,7 +1,7 @@
 """The current activity of this process, for the person who waits for it.
 
 Code deep below a command (a thread that sends a part of a file, a request that is tried again, a wait for a lease)
-tells it here, without a `Progress` passed down to it: a process has one terminal. The command line installs the one
+reports it here, without a `Progress` passed down to it: a process has one terminal. The command line installs the one
 watcher (`watch`); without it, in a library and in Spark's workers, every call does nothing. Any thread may call.
 """
 
@@ -59,7 +59,7 @@ _here = _Here()
 
 @contextmanager
 def watch(watcher: Watcher) -> Iterator[None]:
-    """Tell a watcher what goes on in this block; inside another such block, the inner watcher alone is told."""
+    """Report to a watcher what goes on in this block; of nested blocks, the inner watcher alone gets reports."""
     _watchers.append(watcher)
     try:
         yield

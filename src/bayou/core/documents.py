@@ -40,10 +40,10 @@ _MERGE = f"{_CORE}merge"
 _BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
 _KINDS = {"bool": "truth value", "int": "number", "float": "number", "timestamp": "time"}
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """The keys and positions that lead from the root of a document to a value."""
 
-Lines = Mapping[Place, int]
+Lines = Mapping[KeyPath, int]
 
 _MAX_NESTING = 50
 
@@ -189,13 +189,13 @@ class Source(Struct, frozen=True):
     value: Any
     lines: Lines
 
-    def line(self, place: Place = ()) -> int:
+    def line(self, key_path: KeyPath = ()) -> int:
         """Return the line of a value, or of the nearest value around it that has a line."""
-        return nearest_line(self.lines, place) or 1
+        return nearest_line(self.lines, key_path) or 1
 
-    def where(self, place: Place = ()) -> str:
+    def where(self, key_path: KeyPath = ()) -> str:
         """Return the file and the line of a value, for messages."""
-        return f"{self.path}, line {self.line(place)}"
+        return f"{self.path}, line {self.line(key_path)}"
 
 
 def parse_source(data: bytes, path: str) -> Source:
@@ -206,58 +206,58 @@ def parse_source(data: bytes, path: str) -> Source:
     node = compose_yaml(data, limits.DEFINITION_BYTES, limits.DEFINITION_VALUES)
     if node is None:
         return Source(path, None, {})
-    lines: dict[Place, int] = {}
+    lines: dict[KeyPath, int] = {}
     _collect_lines(node, (), lines)
     value = construct_yaml(node)
     check_plain(value, lines)
     return Source(path, value, lines)
 
 
-def nearest_line(lines: Lines, place: Place) -> int | None:
+def nearest_line(lines: Lines, key_path: KeyPath) -> int | None:
     """Return the line of a value, or of the nearest value around it that has a line."""
-    while place and place not in lines:
-        place = place[:-1]
-    return lines.get(place)
+    while key_path and key_path not in lines:
+        key_path = key_path[:-1]
+    return lines.get(key_path)
 
 
-def check_plain(value: object, lines: Lines, place: Place = ()) -> None:
+def check_plain(value: object, lines: Lines, key_path: KeyPath = ()) -> None:
     """Raise `Unusable` for a value that JSON does not have: dates, NaN, keys that are not texts."""
     match value:
         case dict():
             for key, item in value.items():
                 if not isinstance(key, str):
-                    line = nearest_line(lines, (*place, str(key))) or 1
+                    line = nearest_line(lines, (*key_path, str(key))) or 1
                     raise Unusable(line, f"the name {key} is not a text", f'put it in quotes, as "{key}"')
-                check_plain(item, lines, (*place, key))
+                check_plain(item, lines, (*key_path, key))
         case list():
             for at, item in enumerate(value):
-                check_plain(item, lines, (*place, at))
+                check_plain(item, lines, (*key_path, at))
         case float() if not math.isfinite(value):
             raise Unusable(
-                nearest_line(lines, place) or 1, f"{value} is no number that can be kept", "put it in quotes"
+                nearest_line(lines, key_path) or 1, f"{value} is no number that can be kept", "put it in quotes"
             )
         case None | bool() | int() | float() | str():
             return
         case _:
             kind = type(value).__name__
-            raise Unusable(nearest_line(lines, place) or 1, f"{value} is taken for a {kind}", "put it in quotes")
+            raise Unusable(nearest_line(lines, key_path) or 1, f"{value} is taken for a {kind}", "put it in quotes")
 
 
-def _collect_lines(node: Any, place: Place, lines: dict[Place, int]) -> None:
-    line = lines.setdefault(place, node.start_mark.line + 1)
-    if len(place) > _MAX_NESTING:  # recursion below must stay bounded
+def _collect_lines(node: Any, key_path: KeyPath, lines: dict[KeyPath, int]) -> None:
+    line = lines.setdefault(key_path, node.start_mark.line + 1)
+    if len(key_path) > _MAX_NESTING:  # recursion below must stay bounded
         raise Unusable(line, "values are nested too deeply", "take some of them apart")
     if node.id == "mapping":
         for key_node, value_node in node.value:
             key = str(key_node.value)
-            inner = (*place, key)
+            inner = (*key_path, key)
             if inner in lines:
                 raise Unusable(key_node.start_mark.line + 1, f"{key} stands there twice", "keep one of them")
             lines[inner] = key_node.start_mark.line + 1
             _collect_lines(value_node, inner, lines)
     elif node.id == "sequence":
         for at, item in enumerate(node.value):
-            _collect_lines(item, (*place, at), lines)
+            _collect_lines(item, (*key_path, at), lines)
 
 
 class _Extent(NamedTuple):

@@ -15,8 +15,8 @@ from msgspec import field
 
 from bayou.core import limits, paths
 from bayou.core.documents import (
+    KeyPath,
     Lines,
-    Place,
     Source,
     Unreadable,
     Unusable,
@@ -72,9 +72,9 @@ class Definition(SelectiveStruct, frozen=True):
         settings = cast("Mapping[str, Any]", self.methods.get(method) or {})
         return settings.get("arguments") or {}
 
-    def where(self, place: Place) -> str:
+    def where(self, key_path: KeyPath) -> str:
         """Return the file and line of a part of this definition, for messages."""
-        line = nearest_line(self.lines, place)
+        line = nearest_line(self.lines, key_path)
         return self.path if line is None else f"{self.path}, line {line}"
 
 
@@ -202,7 +202,7 @@ def _check_methods(source: Source, methods: Mapping[str, object]) -> None:
                 raise _invalid(source, at, problem, f"leave out {key} where it has none")
 
 
-def _unknown(source: Source, at: Place, known: tuple[str, ...]) -> ModelInvalid:
+def _unknown(source: Source, at: KeyPath, known: tuple[str, ...]) -> ModelInvalid:
     hint = did_you_mean(str(at[-1]), known, f"known keys: {', '.join(known)}")
     return _invalid(source, at, f"unknown key {at[-1]}", hint)
 
@@ -233,5 +233,5 @@ def _texts(source: Source, key: str) -> Mapping[str, str]:
     return cast("Mapping[str, str]", found)
 
 
-def _invalid(source: Source, at: Place, problem: str, hint: str) -> ModelInvalid:
+def _invalid(source: Source, at: KeyPath, problem: str, hint: str) -> ModelInvalid:
     return ModelInvalid(f"{source.where(at)}: {problem}", hint=hint)

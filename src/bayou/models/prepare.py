@@ -149,7 +149,7 @@ def request_problems(repo: Repo, request: RunRequest) -> list[ArgumentProblem]:
 
 def _where_below(model: Definition, path: Path) -> Where:
     """Return a function that names the file and line of a path below `path`."""
-    return lambda place: model.where((*path, *place))
+    return lambda inner: model.where((*path, *inner))
 
 
 def _schemas(model: Definition, kind: ModelType) -> list[tuple[Path, Mapping[str, object], Mapping[str, Any]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from bayou.core.documents import Place
+from bayou.core.documents import KeyPath
 from bayou.core.errors import BayouError, ExpressionInvalid, InputInvalid, WorkflowInvalid
 from bayou.models import Definition, find_model
 from bayou.models.expressions import NAMES, EvaluationScope, check, evaluate, has_expression, uses
@@ -53,7 +53,7 @@ def problems_of(repo: Repo, workflow: Workflow) -> Iterator[WorkflowProblem]:
     yield from check_schemas(workflow)
     models: dict[str, Definition] = {}
     for job in workflow.jobs:
-        no_step = Step("", job.name, job.place)
+        no_step = Step("", job.name, job.key_path)
         yield from _expressions(workflow, job, no_step, {("guard",): job.guard}, each=False)
         for step in job.steps:
             yield from _step(repo, workflow, job, step, models)
@@ -67,8 +67,8 @@ def check_schemas(workflow: Workflow) -> Iterator[WorkflowProblem]:
     for name, schema in workflow.inputs.items():
         wrong_schema = schema_findings(schema)
         if wrong_schema:
-            place, message = wrong_schema[0]
-            where = workflow.source.where(("inputs", name, *place))
+            key_path, message = wrong_schema[0]
+            where = workflow.source.where(("inputs", name, *key_path))
             yield WorkflowProblem(where, f"{name} is no JSON schema: {message}", example)
             continue
         if "default" not in schema:
@@ -99,8 +99,8 @@ def resolve_inputs(
     values = {**defaults, **given, **coerce(texts or {}, schema)}
     wrong = problems(schema, values)
     if wrong:
-        place = workflow.source.where(("inputs", *wrong[0].path))
-        hint = wrong[0].hint or f"see {place}; give it with --input NAME=VALUE"
+        key_path = workflow.source.where(("inputs", *wrong[0].path))
+        hint = wrong[0].hint or f"see {key_path}; give it with --input NAME=VALUE"
         raise InputInvalid(f"inputs of {workflow.name}: {wrong[0].message}", hint=hint)
     return values
 
@@ -147,8 +147,8 @@ def _line(problem: WorkflowProblem) -> tuple[int, str]:
 def _step(
     repo: Repo, workflow: Workflow, job: Job, step: Step, models: dict[str, Definition]
 ) -> Iterator[WorkflowProblem]:
-    outside: dict[Place, Any] = {("for_each",): step.for_each}
-    inside: dict[Place, Any] = {
+    outside: dict[KeyPath, Any] = {("for_each",): step.for_each}
+    inside: dict[KeyPath, Any] = {
         ("guard",): step.guard,
         ("inputs",): step.inputs,
         ("assert",): list(step.asserts),
@@ -162,12 +162,12 @@ def _step(
     yield from _expressions(workflow, job, step, inside, each=each)
     if step.model is None or wrong_model or (wrong and has_expression(step.model)):
         return
-    place = (*step.place, "model")
+    key_path = (*step.key_path, "model")
     try:
         names = _model_names(workflow, step)
     except BayouError as error:  # an expression that fails, or takes too long
         yield WorkflowProblem(
-            workflow.source.where(place), error.message.partition(": ")[2] or error.message, error.hint
+            workflow.source.where(key_path), error.message.partition(": ")[2] or error.message, error.hint
         )
         return
     for name in names:
@@ -176,7 +176,7 @@ def _step(
                 models[name] = find_model(repo, name)
             model = models[name]
         except BayouError as error:
-            yield WorkflowProblem(workflow.source.where(place), error.message, error.hint)
+            yield WorkflowProblem(workflow.source.where(key_path), error.message, error.hint)
             continue
         yield from _arguments(repo, workflow, step, model)
 
@@ -192,7 +192,7 @@ def _model_names(workflow: Workflow, step: Step) -> list[str]:
     found = set()
     for each in elements(step.for_each, ""):
         scope = EvaluationScope(env={}, more={"each": each.fields()})
-        found.add(evaluate(step.model, scope, lambda _: workflow.source.where((*step.place, "model"))).value)
+        found.add(evaluate(step.model, scope, lambda _: workflow.source.where((*step.key_path, "model"))).value)
     return sorted(name for name in found if isinstance(name, str))
 
 
@@ -200,28 +200,28 @@ def _arguments(repo: Repo, workflow: Workflow, step: Step, model: Definition) ->
     """Yield the problems of a step's method and its arguments, with their lines in the workflow's file."""
     if step.method is None:
         return
-    place = (*step.place, "method")
+    key_path = (*step.key_path, "method")
     try:
         found = request_problems(repo, RunRequest(model=model, method=step.method, inputs=step.inputs))
     except BayouError as error:
-        yield WorkflowProblem(workflow.source.where(place), error.message, error.hint)
+        yield WorkflowProblem(workflow.source.where(key_path), error.message, error.hint)
         return
     for problem in found:
-        where = (*step.place, "inputs", *problem.path) if problem.path else place
+        where = (*step.key_path, "inputs", *problem.path) if problem.path else key_path
         yield WorkflowProblem(workflow.source.where(where), problem.message, problem.hint)
 
 
 def _expressions(
-    workflow: Workflow, job: Job, step: Step, values: Mapping[Place, Any], *, each: bool
+    workflow: Workflow, job: Job, step: Step, values: Mapping[KeyPath, Any], *, each: bool
 ) -> Iterator[WorkflowProblem]:
     """Yield the problems of expressions: syntax errors, and inputs or steps that do not exist."""
     names = (*NAMES, "each") if each else NAMES
-    for place, value in values.items():
+    for key_path, value in values.items():
         if not has_expression(value):
             continue
-        at: Place = (*(step.place if step.name else job.place), *place)
+        at: KeyPath = (*(step.key_path if step.name else job.key_path), *key_path)
 
-        def where(inner: Place, at: Place = at) -> str:
+        def where(inner: KeyPath, at: KeyPath = at) -> str:
             return workflow.source.where((*at, *inner))
 
         wrong = list(_wrong_expressions(value, where, names))
@@ -278,14 +278,14 @@ class _Evaluator:
         self._in_run = in_run
         self.secrets: set[str] = set()
 
-    def value(self, value: Any, place: Place) -> Any:
+    def value(self, value: Any, key_path: KeyPath) -> Any:
         match value:
             case dict():
-                return {key: self.value(element, (*place, key)) for key, element in value.items()}
+                return {key: self.value(element, (*key_path, key)) for key, element in value.items()}
             case list():
-                return [self.value(element, (*place, at)) for at, element in enumerate(value)]
+                return [self.value(element, (*key_path, at)) for at, element in enumerate(value)]
             case str() if has_expression(value):
-                return self._text(value, self._where(place))
+                return self._text(value, self._where(key_path))
         return value
 
     def _text(self, text: str, where: str) -> Any:

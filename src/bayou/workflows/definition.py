@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from bayou.core import documents
-from bayou.core.documents import Place, Source, Unreadable
+from bayou.core.documents import KeyPath, Source, Unreadable
 from bayou.core.errors import WorkflowInvalid
 from bayou.models.definition import read_definition
 from bayou.sync.plan.policy import ModelRef
@@ -30,7 +30,7 @@ class Edge(Struct, frozen=True):
 
     on: str
     when: When
-    place: Place
+    key_path: KeyPath
 
 
 class Step(Struct, frozen=True):
@@ -41,7 +41,7 @@ class Step(Struct, frozen=True):
 
     name: str
     job: str
-    place: Place
+    key_path: KeyPath
     model: str | None = None
     method: str | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Job(Struct, frozen=True):
     """Steps that belong together. They run concurrently, unless one depends on another."""
 
     name: str
-    place: Place
+    key_path: KeyPath
     steps: tuple[Step, ...]
     depends_on: tuple[Edge, ...] = ()
     guard: str | bool | None = None

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from bayou.core.clock import parse_duration
-from bayou.core.documents import Place, Source
+from bayou.core.documents import KeyPath, Source
 from bayou.core.text import did_you_mean
 from bayou.models.definition import is_id
 from bayou.workflows.definition import (
@@ -128,107 +128,111 @@ class _Reader:
             concurrency=self._concurrency(()) or DEFAULT_CONCURRENCY,
         )
 
-    def _job(self, place: Place) -> Job:
-        self._check_keys(place, JOB)
-        name = self._name(place, "job")
-        steps = self._each(place, "steps", lambda at: self._step(at, name))
-        if "steps" not in self._at(place):
-            self._report(place, "a job has steps", None)
+    def _job(self, key_path: KeyPath) -> Job:
+        self._check_keys(key_path, JOB)
+        name = self._name(key_path, "job")
+        steps = self._each(key_path, "steps", lambda at: self._step(at, name))
+        if "steps" not in self._at(key_path):
+            self._report(key_path, "a job has steps", None)
         self._check_unique(steps, "step")
         return Job(
             name=name,
-            place=place,
+            key_path=key_path,
             steps=tuple(steps),
-            depends_on=self._edges(place, "job"),
-            guard=self._guard(place),
-            concurrency=self._concurrency(place),
+            depends_on=self._edges(key_path, "job"),
+            guard=self._guard(key_path),
+            concurrency=self._concurrency(key_path),
         )
 
-    def _step(self, place: Place, job: str) -> Step:
-        self._check_keys(place, STEP)
-        found = self._at(place)
-        asserts = self._asserts(place)
+    def _step(self, key_path: KeyPath, job: str) -> Step:
+        self._check_keys(key_path, STEP)
+        found = self._at(key_path)
+        asserts = self._asserts(key_path)
         if "assert" in found:
             for extra in ("model", "method", "inputs"):
                 if extra in found:
-                    self._report((*place, extra), f"a step that asserts has no {extra}", "make it two steps")
+                    self._report((*key_path, extra), f"a step that asserts has no {extra}", "make it two steps")
             for extra in _ATTEMPTS:
                 if extra in found:
-                    self._report((*place, extra), f"a step that asserts has no {extra}", "methods of models have them")
+                    self._report(
+                        (*key_path, extra), f"a step that asserts has no {extra}", "methods of models have them"
+                    )
         else:
             for key in ("model", "method"):
                 if key not in found:
-                    self._report(place, f"a step has a {key}", "name a model and its method, or say what to assert")
+                    self._report(key_path, f"a step has a {key}", "name a model and its method, or say what to assert")
             if "message" in found:
-                self._report((*place, "message"), "only a step that asserts has a message", None)
+                self._report((*key_path, "message"), "only a step that asserts has a message", None)
         for_each = found.get("for_each")
         if "for_each" in found and not isinstance(for_each, list | dict) and not _has_expression(for_each):
-            self._report((*place, "for_each"), "for_each must be a list, a mapping, or an expression that is one", None)
+            self._report(
+                (*key_path, "for_each"), "for_each must be a list, a mapping, or an expression that is one", None
+            )
         return Step(
-            name=self._name(place, "step"),
+            name=self._name(key_path, "step"),
             job=job,
-            place=place,
-            model=self._text(place, "model", "") or None,
-            method=self._text(place, "method", "") or None,
-            inputs=self._mapping(place, "inputs"),
+            key_path=key_path,
+            model=self._text(key_path, "model", "") or None,
+            method=self._text(key_path, "method", "") or None,
+            inputs=self._mapping(key_path, "inputs"),
             asserts=asserts,
-            message=self._text(place, "message", "") or None,
-            depends_on=self._edges(place, "step"),
+            message=self._text(key_path, "message", "") or None,
+            depends_on=self._edges(key_path, "step"),
             for_each=for_each,
-            guard=self._guard(place),
-            allow_failure=self._boolean(place, "allow_failure"),
-            concurrency=self._concurrency(place),
-            retries=self._retries(place),
-            retry_delay_s=self._duration(place, "retry_delay", MAX_DELAY_S) or 0.0,
-            timeout_s=self._duration(place, "timeout", MAX_TIMEOUT_S),
+            guard=self._guard(key_path),
+            allow_failure=self._boolean(key_path, "allow_failure"),
+            concurrency=self._concurrency(key_path),
+            retries=self._retries(key_path),
+            retry_delay_s=self._duration(key_path, "retry_delay", MAX_DELAY_S) or 0.0,
+            timeout_s=self._duration(key_path, "timeout", MAX_TIMEOUT_S),
         )
 
-    def _retries(self, place: Place) -> int:
-        found = self._at(place)
+    def _retries(self, key_path: KeyPath) -> int:
+        found = self._at(key_path)
         value: object = found.get("retries", 0)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_RETRIES:
             message = f"retries must be a whole number from 0 to {MAX_RETRIES}, and not {value}"
-            self._report((*place, "retries"), message, "how often a method that failed is run again")
+            self._report((*key_path, "retries"), message, "how often a method that failed is run again")
             return 0
         if "retry_delay" in found and not value:
-            self._report((*place, "retry_delay"), "retry_delay does nothing without retries", "add retries: 3")
+            self._report((*key_path, "retry_delay"), "retry_delay does nothing without retries", "add retries: 3")
         return value
 
-    def _duration(self, place: Place, key: str, most_s: float) -> float | None:
+    def _duration(self, key_path: KeyPath, key: str, most_s: float) -> float | None:
         """Return seconds: a number, or a text with a unit."""
-        if key not in self._at(place):
+        if key not in self._at(key_path):
             return None
-        value = self._at(place)[key]
+        value = self._at(key_path)[key]
         seconds = parse_duration(value) if isinstance(value, str) else value
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= most_s:
             hint = f"seconds, or a number with s, m, h or d, at most {most_s / 3600:g}h, like 30s or 5m"
-            self._report((*place, key), f"{key} is no duration: {value}", hint)
+            self._report((*key_path, key), f"{key} is no duration: {value}", hint)
             return None
         return float(seconds)
 
-    def _asserts(self, place: Place) -> tuple[str, ...]:
-        value = self._at(place).get("assert")
+    def _asserts(self, key_path: KeyPath) -> tuple[str, ...]:
+        value = self._at(key_path).get("assert")
         if value is None:
-            if "assert" in self._at(place):
-                self._report((*place, "assert"), "assert must be an expression, or a list of them", None)
+            if "assert" in self._at(key_path):
+                self._report((*key_path, "assert"), "assert must be an expression, or a list of them", None)
             return ()
         found = value if isinstance(value, list) else [value]
         for at, expression in enumerate(found):
             if not _has_expression(expression):
-                where = (*place, "assert", at) if isinstance(value, list) else (*place, "assert")
+                where = (*key_path, "assert", at) if isinstance(value, list) else (*key_path, "assert")
                 self._report(where, "assert must be an expression", "like ${{ inputs.count > 0 }}")
         return tuple(map(str, found))
 
-    def _edges(self, place: Place, kind: str) -> tuple[Edge, ...]:
-        value = self._at(place).get("depends_on")
+    def _edges(self, key_path: KeyPath, kind: str) -> tuple[Edge, ...]:
+        value = self._at(key_path).get("depends_on")
         if value is None:
             return ()
         if not isinstance(value, list):
-            self._report((*place, "depends_on"), "depends_on must be a list", f"like [{value}]")
+            self._report((*key_path, "depends_on"), "depends_on must be a list", f"like [{value}]")
             return ()
         edges = []
         for at, entry in enumerate(value):
-            where: Place = (*place, "depends_on", at)
+            where: KeyPath = (*key_path, "depends_on", at)
             if isinstance(entry, str):
                 edges.append(Edge(entry, "succeeded", where))
                 continue
@@ -259,59 +263,59 @@ class _Reader:
                 self._report(("tags", key), "tags must be texts", 'put it in quotes, as cost: "12"')
         return {key: value for key, value in found.items() if isinstance(value, str)}
 
-    def _name(self, place: Place, kind: str) -> str:
-        if "name" not in self._at(place):
-            self._report(place, f"a {kind} has a name", None)
-            return f"{kind} {place[-1]}"
-        name = self._text(place, "name", f"{kind} {place[-1]}")
+    def _name(self, key_path: KeyPath, kind: str) -> str:
+        if "name" not in self._at(key_path):
+            self._report(key_path, f"a {kind} has a name", None)
+            return f"{kind} {key_path[-1]}"
+        name = self._text(key_path, "name", f"{kind} {key_path[-1]}")
         if any(sign in name for sign in "[]/") or name != name.strip() or not name.isprintable():
-            self._report((*place, "name"), f"a {kind} cannot be called {name!r}", "leave out brackets and slashes")
+            self._report((*key_path, "name"), f"a {kind} cannot be called {name!r}", "leave out brackets and slashes")
         return name
 
-    def _guard(self, place: Place) -> str | bool | None:
-        value = self._at(place).get("guard")
+    def _guard(self, key_path: KeyPath) -> str | bool | None:
+        value = self._at(key_path).get("guard")
         if value is None or isinstance(value, bool) or (isinstance(value, str) and _has_expression(value)):
             return value
-        self._report((*place, "guard"), "guard must be an expression, true or false", "like ${{ inputs.deploy }}")
+        self._report((*key_path, "guard"), "guard must be an expression, true or false", "like ${{ inputs.deploy }}")
         return None
 
-    def _concurrency(self, place: Place) -> int | None:
-        value = self._at(place).get("concurrency")
+    def _concurrency(self, key_path: KeyPath) -> int | None:
+        value = self._at(key_path).get("concurrency")
         if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
             return value
-        self._report((*place, "concurrency"), f"concurrency must be a number from 1, and not {value}", None)
+        self._report((*key_path, "concurrency"), f"concurrency must be a number from 1, and not {value}", None)
         return None
 
-    def _boolean(self, place: Place, key: str) -> bool:
-        value = self._at(place).get(key, False)
+    def _boolean(self, key_path: KeyPath, key: str) -> bool:
+        value = self._at(key_path).get(key, False)
         if not isinstance(value, bool):
-            self._report((*place, key), f"{key} must be true or false", None)
+            self._report((*key_path, key), f"{key} must be true or false", None)
             return False
         return value
 
-    def _text(self, place: Place, key: str, default: str) -> str:
-        value = self._at(place).get(key)
-        if key in self._at(place) and (not isinstance(value, str) or not value):
-            self._report((*place, key), f"{key} must be a text", "put it in quotes")
+    def _text(self, key_path: KeyPath, key: str, default: str) -> str:
+        value = self._at(key_path).get(key)
+        if key in self._at(key_path) and (not isinstance(value, str) or not value):
+            self._report((*key_path, key), f"{key} must be a text", "put it in quotes")
         return value if isinstance(value, str) and value else default
 
-    def _mapping(self, place: Place, key: str) -> dict[str, Any]:
-        value = self._at(place).get(key)
+    def _mapping(self, key_path: KeyPath, key: str) -> dict[str, Any]:
+        value = self._at(key_path).get(key)
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self._report((*place, key), f"{key} must be a mapping of names to values", None)
+            self._report((*key_path, key), f"{key} must be a mapping of names to values", None)
             return {}
         return value
 
-    def _each(self, place: Place, key: str, read: Callable[[Place], T]) -> list[T]:
-        value = self._at(place).get(key)
+    def _each(self, key_path: KeyPath, key: str, read: Callable[[KeyPath], T]) -> list[T]:
+        value = self._at(key_path).get(key)
         if value is None:
             return []
         if not isinstance(value, list) or not value:
-            self._report((*place, key), f"{key} must be a list, with something in it", None)
+            self._report((*key_path, key), f"{key} must be a list, with something in it", None)
             return []
-        places: list[Place] = [(*place, key, at) for at in range(len(value))]
+        places: list[KeyPath] = [(*key_path, key, at) for at in range(len(value))]
         good = []
         for element in places:
             if isinstance(self._at(element), dict):
@@ -324,22 +328,22 @@ class _Reader:
         seen: set[str] = set()
         for node in found:
             if node.name in seen:
-                self._report((*node.place, "name"), f"there are two of the {kind} {node.name}", "rename one of them")
+                self._report((*node.key_path, "name"), f"there are two of the {kind} {node.name}", "rename one of them")
             seen.add(node.name)
 
-    def _check_keys(self, place: Place, keys: Sequence[str]) -> None:
-        for key in self._at(place):
+    def _check_keys(self, key_path: KeyPath, keys: Sequence[str]) -> None:
+        for key in self._at(key_path):
             if key not in keys:
-                self._report((*place, key), f"unknown key {key}", nearest_hint(key, keys, "known keys"))
+                self._report((*key_path, key), f"unknown key {key}", nearest_hint(key, keys, "known keys"))
 
-    def _at(self, place: Place) -> Any:
+    def _at(self, key_path: KeyPath) -> Any:
         found = self._source.value
-        for key in place:
+        for key in key_path:
             found = found[key]
         return found
 
-    def _report(self, place: Place, message: str, hint: str | None) -> None:
-        self.problems.append(WorkflowProblem(self._source.where(place), message, hint))
+    def _report(self, key_path: KeyPath, message: str, hint: str | None) -> None:
+        self.problems.append(WorkflowProblem(self._source.where(key_path), message, hint))
 
 
 def _has_expression(value: object) -> bool:
@@ -353,7 +357,7 @@ def _check_edges(source: Source, nodes: Sequence[Job | Step], kind: str) -> Iter
             if edge.on not in names:
                 known = nearest_hint(edge.on, sorted(names - {node.name}), f"{kind}s here")
                 yield WorkflowProblem(
-                    source.where(edge.place), f"{node.name} depends on a {kind} {edge.on}: none here", known
+                    source.where(edge.key_path), f"{node.name} depends on a {kind} {edge.on}: none here", known
                 )
     edges = {node.name: node.depends_on for node in nodes}
     reported: set[str] = set()
@@ -363,7 +367,7 @@ def _check_edges(source: Source, nodes: Sequence[Job | Step], kind: str) -> Iter
             reported |= set(cycle)
             where = next(edge for edge in node.depends_on if edge.on == cycle[1])
             yield WorkflowProblem(
-                source.where(where.place),
+                source.where(where.key_path),
                 f"{kind}s wait for each other: {' → '.join(cycle)}",
                 "take one of these dependencies out",
             )

@@ -134,7 +134,7 @@ class TaskFinder:
         self._begun.add(job.name)
         try:
             with self._scopes.of_job(job, job.guard) as scope:
-                allowed = self._evaluate_guard(job.guard, scope, (*job.place, "guard"))
+                allowed = self._evaluate_guard(job.guard, scope, (*job.key_path, "guard"))
         except BayouError as error:
             for step in waiting:
                 self._recorder.ended((job.name, step.name), replace(blank(step), status=FAILED, error=error.message))
@@ -152,7 +152,7 @@ class TaskFinder:
             return
         try:
             with self._scopes.of_step(job, step, step.for_each) as scope:
-                found = elements(self._evaluated(step.for_each, scope, (*step.place, "for_each")), self._where(step))
+                found = elements(self._evaluated(step.for_each, scope, (*step.key_path, "for_each")), self._where(step))
         except BayouError as error:
             self._recorder.ended(key, replace(blank(step), status=FAILED, error=error.message))
             return
@@ -171,11 +171,11 @@ class TaskFinder:
         model = None
         try:
             with self._scopes.of_step(job, step, [step.guard, step.model], each) as scope:
-                if step.guard is not None and not self._evaluate_guard(step.guard, scope, (*step.place, "guard")):
+                if step.guard is not None and not self._evaluate_guard(step.guard, scope, (*step.key_path, "guard")):
                     self._recorder.ended(key, replace(blank(step, name), status=SKIPPED))
                     return
                 if step.model is not None:
-                    model = self._model(self._evaluated(step.model, scope, (*step.place, "model")), step)
+                    model = self._model(self._evaluated(step.model, scope, (*step.key_path, "model")), step)
         except BayouError as error:
             self._recorder.ended(key, replace(blank(step, name), status=FAILED, error=error.message))
             return
@@ -188,19 +188,19 @@ class TaskFinder:
             self._models[text] = find_model(self._repo, text)
         return self._models[text]
 
-    def _evaluate_guard(self, guard: str | bool, scope: EvaluationScope, place: tuple[str | int, ...]) -> bool:
-        found = self._evaluated(guard, scope, place)
+    def _evaluate_guard(self, guard: str | bool, scope: EvaluationScope, key_path: tuple[str | int, ...]) -> bool:
+        found = self._evaluated(guard, scope, key_path)
         if not isinstance(found, bool):
-            where = self._scopes.workflow.source.where(place)
+            where = self._scopes.workflow.source.where(key_path)
             raise WorkflowInvalid(f"{where}: guard evaluates to {found!r}, which is neither true nor false")
         return found
 
-    def _evaluated(self, value: Any, scope: EvaluationScope, place: tuple[str | int, ...]) -> Any:
+    def _evaluated(self, value: Any, scope: EvaluationScope, key_path: tuple[str | int, ...]) -> Any:
         if not has_expression(value):
             return value
-        found, secrets = evaluated_in(value, scope, self._scopes.workflow, place)
+        found, secrets = evaluated_in(value, scope, self._scopes.workflow, key_path)
         self._recorder.add_secrets(secrets)
         return found
 
     def _where(self, step: Step) -> str:
-        return self._scopes.workflow.source.where(step.place)
+        return self._scopes.workflow.source.where(step.key_path)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from bayou.core.documents import Place
+from bayou.core.documents import KeyPath
 from bayou.core.errors import AssertionFailed, BayouError, Cancelled
 from bayou.data.outputs import Output
 from bayou.data.runs import Run
@@ -196,7 +196,7 @@ class Worker:
         step, model = task.step, task.model
         used = [step.inputs, dict(model.arguments), dict(model.methods)]
         with self._scopes.of_step(task.job, step, used, task.each) as scope:
-            inputs, secrets = evaluated_in(step.inputs, scope, self._scopes.workflow, (*step.place, "inputs"))
+            inputs, secrets = evaluated_in(step.inputs, scope, self._scopes.workflow, (*step.key_path, "inputs"))
             self._recorder.add_secrets(secrets)
             request = RunRequest(
                 model=model,
@@ -217,14 +217,14 @@ class Worker:
     def _assert(self, task: Task) -> None:
         """Raise `AssertionFailed` for the first assertion that does not hold."""
         step = task.step
-        place = (*step.place, "assert")
+        key_path = (*step.key_path, "assert")
         with self._scopes.of_step(task.job, step, [*step.asserts, step.message], task.each) as scope:
             for at, expression in enumerate(step.asserts):
-                found, secrets = evaluated_in(expression, scope, self._scopes.workflow, (*place, at))
+                found, secrets = evaluated_in(expression, scope, self._scopes.workflow, (*key_path, at))
                 self._recorder.add_secrets(secrets)
                 if found is True:
                     continue
-                message, secrets = evaluated_in(step.message, scope, self._scopes.workflow, (*step.place, "message"))
+                message, secrets = evaluated_in(step.message, scope, self._scopes.workflow, (*step.key_path, "message"))
                 self._recorder.add_secrets(secrets)
                 raise AssertionFailed(message or f"{expression} evaluates to {json.dumps(found)}")
 
@@ -264,7 +264,7 @@ class Scopes(Struct, frozen=True):
     def of_job(self, job: Job, value: object) -> Iterator[EvaluationScope]:
         """Yield the scope of a job's guard: it has the steps of the jobs before it."""
         with DataLookup(self.connection.repo, self.connection) as data:
-            no_step = Step("", job.name, job.place)
+            no_step = Step("", job.name, job.key_path)
             yield self._scope(data, self._steps(before(self.workflow, job, no_step), value, data), None)
 
     def _scope(self, data: DataLookup, steps: Mapping[str, Any], each: LoopElement | None) -> EvaluationScope:
@@ -296,9 +296,11 @@ class Scopes(Struct, frozen=True):
         return {"each": each}
 
 
-def evaluated_in(value: object, scope: EvaluationScope, workflow: Workflow, place: Place) -> tuple[Any, frozenset[str]]:
-    """Evaluate a value from a place in the file; return it, and the secrets that it used."""
-    found = evaluate(value, scope, lambda inner: workflow.source.where((*place, *inner)))
+def evaluated_in(
+    value: object, scope: EvaluationScope, workflow: Workflow, key_path: KeyPath
+) -> tuple[Any, frozenset[str]]:
+    """Evaluate a value at a key path of the file; return it, and the secrets that it used."""
+    found = evaluate(value, scope, lambda inner: workflow.source.where((*key_path, *inner)))
     return found.value, found.secrets
 
 

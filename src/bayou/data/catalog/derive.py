@@ -103,16 +103,16 @@ def derive(path: str, data: bytes) -> Row:
 
 def version_row(path: str, metadata: Metadata) -> VersionRow:
     """Return the row of a version. Its key comes from the path of its `metadata.yaml`, not from the file."""
-    place = version_path(path)
-    if place is None:
+    location = version_path(path)
+    if location is None:
         raise document.damaged(path, f"the number of a version is at most {limits.VERSION_MAX}")
     owner = metadata.owner
     return VersionRow(
         model=owner.model,
-        model_id=place.model_id,
-        type=place.type,
-        name=place.name,
-        version=place.version,
+        model_id=location.model_id,
+        type=location.type,
+        name=location.name,
+        version=location.version,
         id=metadata.id,
         size=metadata.size,
         sha256=metadata.sha256,
@@ -136,13 +136,13 @@ def version_row(path: str, metadata: Metadata) -> VersionRow:
 
 def output_row(path: str, fields: Fields) -> OutputRow:
     """Return the row of an output from the fields of its file."""
-    place = _OUTPUT.fullmatch(path)
-    assert place is not None
+    match = _OUTPUT.fullmatch(path)
+    assert match is not None
     return OutputRow(
-        id=place["id"],
+        id=match["id"],
         model=text_in(path, fields, "model"),
-        model_id=place["model_id"],
-        type=place["type"],
+        model_id=match["model_id"],
+        type=match["type"],
         method=text_in(path, fields, "method"),
         status=text_in(path, fields, "status"),
         started_at=_time(path, "started_at", text_in(path, fields, "started_at")),
@@ -160,11 +160,11 @@ def output_row(path: str, fields: Fields) -> OutputRow:
 
 def run_row(path: str, fields: Fields) -> RunRow:
     """Return the row of a workflow run from the fields of its file."""
-    place = _RUN.fullmatch(path)
-    assert place is not None
+    match = _RUN.fullmatch(path)
+    assert match is not None
     return RunRow(
-        run_id=place["run_id"],
-        workflow_id=place["workflow_id"],
+        run_id=match["run_id"],
+        workflow_id=match["workflow_id"],
         workflow=text_in(path, fields, "workflow"),
         status=text_in(path, fields, "status"),
         started_at=_time(path, "started_at", text_in(path, fields, "started_at")),

@@ -16,14 +16,14 @@ from typing import Any
 from msgspec import Struct
 
 from bayou.core import limits
+from bayou.core.documents import KeyPath
 from bayou.core.errors import DeadlinePassed
 from bayou.core.text import did_you_mean
 from bayou.models.expressions.evaluate import redact
 from bayou.models.expressions.scan import Path, has_expression
 from bayou.models.types.schema import Schema
 
-Place = tuple[str | int, ...]
-Finding = tuple[Place, str, str | None, bool]
+Finding = tuple[KeyPath, str, str | None, bool]
 """Path, message and hint of an error, and whether it is certain before expressions are evaluated."""
 
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -91,15 +91,15 @@ def coerce(texts: Mapping[str, str], schema: Schema) -> dict[str, object]:
     return {name: _coerced(text, wanted.get(name, {})) for name, text in texts.items()}
 
 
-def unusable(schema: object) -> Iterator[tuple[Place, str]]:
+def unusable(schema: object) -> Iterator[tuple[KeyPath, str]]:
     """Yield what a schema must not have: references out of it, and identifiers that would change what `#` means."""
-    for place, found in _schemas(schema):
+    for key_path, found in _schemas(schema):
         for key in _REFERENCES:
             if key in found and not (isinstance(found[key], str) and _LOCAL.fullmatch(found[key])):
-                yield (*place, key), f"{key} may only name a part of this schema, as #/properties/x"
+                yield (*key_path, key), f"{key} may only name a part of this schema, as #/properties/x"
         for key in _IDENTIFIERS:
             if key in found:
-                yield (*place, key), f"{key} is not read: a schema here has no name of its own"
+                yield (*key_path, key), f"{key} is not read: a schema here has no name of its own"
 
 
 def findings(schema: Schema, value: object, secrets: frozenset[str] = frozenset()) -> list[Finding]:
@@ -107,19 +107,19 @@ def findings(schema: Schema, value: object, secrets: frozenset[str] = frozenset(
 
     The check redacts `secrets` before it shortens a value for a message.
     """
-    for place, problem in unusable(schema):
-        return [((), f"the schema cannot be used: {'.'.join(map(str, place))}: {problem}", None, True)]
+    for key_path, problem in unusable(schema):
+        return [((), f"the schema cannot be used: {'.'.join(map(str, key_path))}: {problem}", None, True)]
     return [
-        (tuple(place), message, hint, certain)
-        for place, message, hint, certain in _bounded(_findings, schema, value, sorted(secrets))
+        (tuple(key_path), message, hint, certain)
+        for key_path, message, hint, certain in _bounded(_findings, schema, value, sorted(secrets))
     ]
 
 
-def schema_findings(schema: object) -> list[tuple[Place, str]]:
+def schema_findings(schema: object) -> list[tuple[KeyPath, str]]:
     """Return the first error of a schema, with its path; nothing if the schema is valid."""
-    for place, problem in unusable(schema):
-        return [(place, problem)]
-    return [(tuple(place), message) for place, message, *_ in _bounded(_schema_findings, schema, None, [])]
+    for key_path, problem in unusable(schema):
+        return [(key_path, problem)]
+    return [(tuple(key_path), message) for key_path, message, *_ in _bounded(_schema_findings, schema, None, [])]
 
 
 def _bounded(
@@ -233,21 +233,21 @@ def _measure(value: object) -> tuple[int, int]:
     return count, pairs
 
 
-def _schemas(schema: object) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def _schemas(schema: object) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
     """Yield a schema and every schema inside it, each with its path."""
-    waiting: list[tuple[Place, object]] = [((), schema)]
+    waiting: list[tuple[KeyPath, object]] = [((), schema)]
     while waiting:
-        place, found = waiting.pop()
+        key_path, found = waiting.pop()
         if isinstance(found, list | tuple):
-            waiting += [((*place, at), element) for at, element in enumerate(found)]
+            waiting += [((*key_path, at), element) for at, element in enumerate(found)]
         if not isinstance(found, Mapping):
             continue
-        yield place, found
+        yield key_path, found
         for key, value in found.items():
             if key in _SCHEMA_MAPS and isinstance(value, Mapping):
-                waiting += [((*place, key, name), element) for name, element in value.items()]
+                waiting += [((*key_path, key, name), element) for name, element in value.items()]
             elif key not in _NOT_SCHEMAS:
-                waiting.append(((*place, key), value))
+                waiting.append(((*key_path, key), value))
 
 
 def _coerced(text: str, schema: Schema) -> object:
