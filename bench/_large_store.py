@@ -99,4 +99,4 @@ def _digest(spec: StoreSpec, folder: Path) -> bytes | None:
     root = None
     for at in range(_BATCHES):
         root = merge(IndexTree(nodes, root), {entry.path: entry for entry in entries[at::_BATCHES]}, nodes)
-    return root and root.digest
+    return root.digest if root else None

@@ -88,7 +88,7 @@ def mistakes(found: Measured) -> list[str]:
     for files, kind, verb in found:
         to_threads = ratio(found, files, kind, verb)
         assert to_threads is not None
-        chosen = Selector(cores=2, server_runs=lambda kind=kind: kind == "warm").choose(files)
+        chosen = Selector(cores=2, server_runs=lambda: kind == "warm").choose(files)
         if to_threads < 1 / 1.1 if not chosen.spark else to_threads > 1.1:
             told.append(f"{verb} of {files:,} files, {kind}: {to_threads:.2f} of the time of threads; {chosen.why}")
     return told

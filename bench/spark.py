@@ -42,7 +42,7 @@ from bayou.data.records import Records
 from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines, Selector
 from bayou.index.build import build
-from bayou.index.head import Head, create_head, first_head
+from bayou.index.head import Head, create_head, first_head, read_head
 from bayou.index.log import Tally
 from bayou.index.node import Root
 from bayou.index.node_store import NodeFiles, StoreSink
@@ -62,7 +62,7 @@ from bayou.sync.service import Datastore
 if TYPE_CHECKING:
     from bayou.spark.session import Session
 
-RCLONE = Path(sys.executable).parent / "rclone"
+RCLONE = str(Path(sys.executable).parent / "rclone")
 PICTURE = Path(__file__).parent / "results" / "spark.svg"
 JOBS = ("discover", "verify", "backfill")
 MEMORY_MB = 1000
@@ -104,7 +104,7 @@ def rounds_of(size: int) -> int:
 
 
 def rclone(root: Path, rounds: int) -> float:
-    command = [RCLONE, "lsf", "-R", "--files-only", "--format", "ps", root]
+    command = [RCLONE, "lsf", "-R", "--files-only", "--format", "ps", str(root)]
     environ = {**os.environ, "RCLONE_CONFIG": os.devnull}
     return min(
         seconds_of(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environ))[0]
@@ -203,7 +203,7 @@ def one_changed_file(root: Path, folder: Path) -> tuple[int, int]:
             datastore.tree.write("files/changed", content)
         report = service.sync(repo, options)
         assert report.pushed.files == 1
-    seen = remote_snapshot.read_head(repo.store())
+    seen = read_head(repo.store())
     assert seen is not None
     assert seen.head.root is not None
     return report.requests.total, seen.head.root.level + 1

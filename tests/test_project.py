@@ -12,6 +12,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -256,7 +257,12 @@ def names_in_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             for module, names in re.findall(r"^from (bayou[\w.]*) import ([\w ,]+)", node.value, re.MULTILINE):
-                yield from ((node.lineno, f"{module}.{name.split()[0]}") for name in names.split(","))
+                for name in names.split(","):
+                    yield node.lineno, f"{module}.{name.split()[0]}"
+                    yield from ((node.lineno, used) for used in attributes_in(node.value, module, *name.split()[::2]))
+            for module, name in re.findall(r"\b(bayou[\w.]*) as (\w+)", node.value):
+                yield node.lineno, module
+                yield from ((node.lineno, used) for used in attributes_in(node.value, module, "", name))
         elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("patch", "setattr"):
             target = node.args[0]
             raising = all(keyword.arg != "raising" for keyword in node.keywords)
@@ -264,16 +270,54 @@ def names_in_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, str(target.value)
 
 
-def test_what_tests_name_in_texts_exists():
-    missing = []
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        for line, name in names_in_texts(ast.parse(path.read_text())):
-            try:
-                pkgutil.resolve_name(name)
-            except (AttributeError, ImportError):
-                missing.append(f"{path.relative_to(ROOT)}:{line} {name}")
+def attributes_in(text: str, module: str, name: str, alias: str = "") -> Iterator[str]:
+    """Yield what a text uses of a module that it imports; the caller has loaded the module."""
+    found = ".".join(filter(None, (module, name)))
+    if found in sys.modules:
+        yield from (f"{found}.{used}" for used in re.findall(rf"(?<![\w.]){alias or name}\.(\w+)", text))
 
-    assert missing == []
+
+def missing_names(names: Iterator[tuple[int, str]]) -> Iterator[str]:
+    for line, name in names:
+        try:
+            pkgutil.resolve_name(name)
+        except (AttributeError, ImportError):
+            yield f"{line} {name}"
+
+
+def test_what_tests_name_in_texts_exists():
+    missing = {
+        path.relative_to(ROOT): found
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if (found := list(missing_names(names_in_texts(ast.parse(path.read_text())))))
+    }
+
+    assert missing == {}
+
+
+def imports_of_bayou(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield what a script imports from us when it runs, wherever in it the line stands."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield from imports_of_bayou(node)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("bayou", "bayou_testing"):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_what_benchmarks_and_tools_import_exists():
+    """No test runs them all, so a name that moves would break one unnoticed; mypy checks how they call it."""
+    trees = {
+        path: ast.parse(path.read_text()) for top in ("bench", "demo", "tools") for path in (ROOT / top).rglob("*.py")
+    }
+    missing = {
+        path.relative_to(ROOT): found
+        for path, tree in trees.items()
+        if (found := list(missing_names(chain(imports_of_bayou(tree), names_in_texts(tree)))))
+    }
+
+    assert sum(len(list(imports_of_bayou(tree))) for tree in trees.values()) > 50
+    assert missing == {}
 
 
 def test_no_file_names_somebodys_home():

@@ -269,7 +269,7 @@ def test_somebody_who_waits_for_a_lease_is_told_for_whom(people, team: Team, ver
     ann.does("data", "put", "web", "report", "-", typed=b"one")
     bob.does("datastore", "sync")
     monkeypatch.setenv("BAYOU_LOCK_TIMEOUT", "1")
-    monkeypatch.setattr("bayou.leases.acquire._NOTIFY_FIRST_S", 0.1)
+    monkeypatch.setattr("bayou.leases.acquire.NOTIFY_FIRST_S", 0.1)
     args = {"put": ("put", "web", "x", "-"), "gc": ("gc", "-y")}[verb]
     model = find_model(ann.clone.repo, "web").ref
     key = STORE if verb == "gc" else model_key(model.type, model.id)

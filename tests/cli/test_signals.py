@@ -350,14 +350,15 @@ def test_what_a_signal_runs_into_on_the_way_out_is_told_after_it(processes, tmp_
 
 ENDLESS = """
 import os, signal, sys
-from bayou.cli import main
+from bayou.cli import main, signals
 
+signals.GRACE_S = 3600
 signal.signal(signal.SIGINT, signal.default_int_handler)
 reading, writing = os.pipe()
 sys.stdin = os.fdopen(reading)
 main()
 """
-"""An input that does not end, whatever the tests' own standard input is."""
+"""An input that does not end, whatever the tests' own standard input is; the main thread has time to clean up."""
 
 
 def test_a_put_whose_input_has_not_ended_says_that_nothing_was_saved(processes, tmp_path):

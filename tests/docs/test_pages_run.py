@@ -1,4 +1,4 @@
-"""The commands of the tutorial, the how-tos and the page about data run as they stand there, and print what is shown.
+"""The commands of the tutorial, the how-tos and some other pages run as they stand there, and print what is shown.
 
 The blocks that begin with ```console are run by one shell for each page. A line that begins with `$ ` is typed; other
 lines are what the command before must print. The tutorial runs on a real S3 server, the how-tos on directories.
@@ -103,6 +103,24 @@ def test_the_commands_of_the_page_about_data_run(tmp_path: Path) -> None:
     (tmp_path / "repo" / "report.json").write_text('{"disk": 95}')
 
     run(typed(DOCS / "data.md"), tmp_path / "repo", tmp_path, {"bayou data gc": "bayou data gc -y"})
+
+
+def test_the_replicas_of_the_page_about_stores_run(project: Path, tmp_path: Path) -> None:
+    """What is shown has the page's own numbers, so only the rest of it is compared."""
+    commands = [(command, shown) for command, shown in typed(DOCS / "stores.md") if " replicate " in command]
+    (replica,) = {command.split()[3] for command, _ in commands}
+    target = f"{tmp_path.as_uri()}/replica"
+
+    run([(command, []) for command, _ in commands], project, tmp_path, {replica: target})
+
+    assert len(commands) == 2
+    for number, (_, shown) in enumerate(commands):
+        printed = without_numbers((tmp_path / f"out{number}").read_text())
+        assert [line for line in shown if without_numbers(line.replace(replica, target)) not in printed] == []
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"\([\d.,]+ [kMG]?B\)", "(SIZE)", re.sub(r"\b[\d,]+ files?", "N files", text))
 
 
 def test_every_how_to_of_the_issue_is_there() -> None:

@@ -95,6 +95,20 @@ def test_the_first_error_is_raised_and_stops_the_others():
     assert threads() == []
 
 
+def test_an_error_stops_the_others_after_their_current_row():
+    class Uneven(Count, frozen=True):
+        def run(self, part: int) -> Iterator[Number]:
+            if part == self.fails:
+                raise StoreError("gone")
+            yield from super().run(part)
+
+    begin = time.monotonic()
+    with pytest.raises(StoreError):
+        LocalExecutor(threads=2).run(Uneven(2, rows=400, fails=1, waits=0.02))
+
+    assert time.monotonic() - begin < 4  # all rows of a part, which come in one batch, take 8 s
+
+
 def test_an_error_of_the_fold_stops_the_parts():
     class Fails(Count, frozen=True):
         def fold(self, rows):

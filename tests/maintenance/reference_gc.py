@@ -18,7 +18,7 @@ from bayou.objectstore.transport import ObjectMeta
 
 def internal_garbage(listed: Iterable[ObjectMeta], kept: GcRoots, before: int) -> list[ObjectMeta]:
     """Return the nodes, pages and probes that may be deleted."""
-    return [meta for meta in listed if is_garbage(meta, before, kept=_stays(meta.key, kept))]
+    return [meta for meta in listed if is_garbage(meta, before, retained=_stays(meta.key, kept))]
 
 
 def _stays(key: str, kept: GcRoots) -> bool:
@@ -57,7 +57,7 @@ class SweepReference:
         named.update(_keys(source, kept.recent))
         once = set(_keys(source, kept.earlier))
         payload = [meta for meta in self._listed if _is_payload(meta.key) and not is_inside(meta.key, self._others)]
-        objects = [meta for meta in payload if is_garbage(meta, before, kept=meta.key in named)]
+        objects = [meta for meta in payload if is_garbage(meta, before, retained=meta.key in named)]
         nodes = internal_garbage((meta for meta in self._listed if not _is_payload(meta.key)), kept, before)
         self.doomed = [*objects, *nodes]
         old = sum(meta.key in once for meta in objects)

@@ -412,8 +412,8 @@ def test_v25_a_hostile_row_is_not_moved_and_ends_nothing(scene: Scene) -> None:
 
 
 def test_commits_and_windows_of_any_size_give_the_same_store(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_COMMIT_ROWS", 2)
-    monkeypatch.setattr(jobs, "_WINDOW_BYTES", 400)
+    monkeypatch.setattr(jobs, "COMMIT_ROWS", 2)
+    monkeypatch.setattr(jobs, "WINDOW_BYTES", 400)
     before, log = rows(scene.team), head(scene.team).seq
 
     report = compact(scene.a)
@@ -426,7 +426,7 @@ def test_commits_and_windows_of_any_size_give_the_same_store(scene: Scene, monke
 
 
 def test_several_parts_give_the_same_store(team: Team, small_packs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_PART_BYTES", 1)
+    monkeypatch.setattr(jobs, "PART_BYTES", 1)
     a = team.clone("a")
     for number in range(40):
         a.write_all({f"files/{number:02}/{name}": noise(f"{number}{name}", 900) for name in range(40)})
@@ -488,7 +488,7 @@ def test_status_counts_packs_small_ones_and_dead_bytes(scene: Scene, wire: Wire)
 
 
 def test_status_counts_packs_of_a_large_tree_only_if_asked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.sync.status._COUNTED", 5)
+    monkeypatch.setattr("bayou.sync.status.COUNT_PACKS_UP_TO", 5)
     assert scene.a.status().packs is None
     asked = api.status(scene.a.repo, packs=True)
     assert asked.packs is not None

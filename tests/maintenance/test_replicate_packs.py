@@ -296,7 +296,7 @@ def wires(monkeypatch: pytest.MonkeyPatch) -> Wires:
         name = Path(place.bucket).name
         return FaultyTransport(LocalTransport(Path(place.bucket)), made.faults[name], made.seen[name])
 
-    monkeypatch.setitem(store_open._BUILT_IN, "file", opened)
+    monkeypatch.setitem(store_open.BUILT_IN, "file", opened)
     return made
 
 

@@ -149,7 +149,7 @@ def test_a_newcomer_takes_what_is_good_and_is_told_the_names_of_the_rest(
     assert b.files == a.files
     moved = entries_of(team.store())
     assert {path for path, key in found.items() if moved[path].key == key} == {"files/good"}
-    monkeypatch.setattr("bayou.maintenance.setup._NAMED", 1)
+    monkeypatch.setattr("bayou.maintenance.setup.MOST_NAMED", 1)
     team.store().delete([moved["files/gone"].key, moved["files/other"].key])
     (cut,) = set_up(newcomer(team, "c"), team).warnings
     assert "files/gone and 1 more" in cut

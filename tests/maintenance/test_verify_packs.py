@@ -65,7 +65,7 @@ def test_packs_are_listed_once_and_not_read(team: Team, wire: Wire) -> None:
 def test_a_deep_verify_reads_each_byte_of_a_pack_once(
     team: Team, clone: Clone, store: Store, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr("bayou.maintenance.verify_compare._PACKED_BATCH", batch)
+    monkeypatch.setattr("bayou.maintenance.verify_compare.PACKED_BATCH", batch)
     packs = packs_of(store)
     assert len(packs) == 3
 

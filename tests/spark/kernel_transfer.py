@@ -66,19 +66,12 @@ class KernelTransfer(SparkTransfer):
 @contextmanager
 def kernels_without_spark() -> Iterator[None]:
     """Let this process compare and transfer as Spark's tasks would, in several tasks."""
-    with without_spark(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bayou.sync.bulk_pass._spark_mover", _moving)
+    with without_spark(_mover), pytest.MonkeyPatch.context() as patch:
         patch.setattr(division, "LEAST", REQUEST)
         yield
 
 
-@contextmanager
-def _moving(context: SyncContext, *_: object) -> Iterator[KernelTransfer]:
+def _mover(context: SyncContext) -> KernelTransfer:
     datastore = context.repo.config.datastore
     assert datastore.url is not None
-    spec = StoreSpec.of(datastore.url, datastore.namespace, datastore.options, 4)
-    mover = KernelTransfer(context, spec)
-    try:
-        yield mover
-    finally:
-        mover.close()
+    return KernelTransfer(context, StoreSpec.of(datastore.url, datastore.namespace, datastore.options, 4))

@@ -27,7 +27,12 @@ MANY_FILES = {f"files/d{at % 20}/{at}": b"%d" % at for at in range(1500)}
 """As many as make a transfer of two tasks, each of several hundred objects."""
 
 MANY_PACKS = {f"files/d{at % 20}/{at:04}": Random(at).randbytes(3000) for at in range(600)}
-"""As many as make some thirty of the smallest packs."""
+"""As many as make `PACKS` of the smallest packs, or one less."""
+
+PACKS = 30
+
+WAITING_PACK = 20
+"""The pack that waits, counted as they arrive. Up to `IN_FLIGHT` are on their way at once: it may be made earlier."""
 
 SMALL_PACKS = {"BAYOU_PACK_SIZE": "64KiB"}
 OBJECTS = {"BAYOU_PACK_BELOW": "0"}
@@ -174,8 +179,8 @@ def large_push(team: Team, proxy: HttpProxy) -> Scene:
 
 
 def large_push_of_packs(team: Team, proxy: HttpProxy) -> Scene:
-    """A push that waits with a pack when most packs are sent."""
-    return push_of(MANY_PACKS, {"path": PACKS_KEY, "nth": 20}, SMALL_PACKS, team, proxy)
+    """A push that waits with a pack when most packs are sent, in its only task."""
+    return push_of(MANY_PACKS, {"path": PACKS_KEY, "nth": WAITING_PACK}, SMALL_PACKS, team, proxy)
 
 
 def push_of(
@@ -259,7 +264,7 @@ def collect(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("datastore", "gc", "--grace", "0s", "--engine", "spark"),
-        AtRequest(proxy, {"method": "GET", "query": "list-type"}),  # this process deletes, and lists nothing
+        AtRequest(proxy, {"method": "GET", "query": "list-type", "nth": 1}),  # this process deletes, and lists nothing
         kept=same_files(files),
         done=done,
     )
@@ -303,7 +308,7 @@ def replicate(team: Team, proxy: HttpProxy) -> Scene:
         team,
         clone.repo.root,
         ("datastore", "replicate", url, "--option", f"endpoint={proxy.url}", "--engine", "spark"),
-        AtRequest(proxy, {"method": "PUT", "path": r"-copy/(files|\.bayou/packs)/"}),
+        AtRequest(proxy, {"method": "PUT", "path": r"-copy/(files|\.bayou/packs)/", "nth": 1}),
         kept=same_files(FILES),
         done=done,
     )

@@ -11,12 +11,14 @@ import pytest
 from bayou.config import Config, DatastoreConfig, SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import SparkUnavailable, TrustNeeded
+from bayou.engine.handle import RemoteHandle
+from bayou.engine.job import Executor, Needs
+from bayou.engine.select import Engines, Selector
 from bayou.objectstore.spec import StoreSpec
 from bayou.repo import init_repo, open_repo
 from bayou.spark import session
 from bayou.spark.session import is_loopback, require_private_channel
 from bayou.spark.sql.content import grant_for
-from bayou.sync.bulk import Bulk
 from tests.trusting import trust
 
 SECRET = "nobody-sees-this"
@@ -105,15 +107,21 @@ def test_where_there_is_no_credential_to_ship_any_channel_will_do(spec: StoreSpe
 
 def test_17_1_a_job_asks_before_it_connects(spec: StoreSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "open_session", lambda *_, **__: pytest.fail("a connection was opened"))
-    place, elsewhere = DatastoreConfig(url="s3://bucket/p"), SparkConfig(remote="sc://spark.example")
+    elsewhere = SparkConfig(remote="sc://spark.example")
     warnings: list[str] = []
 
-    must = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append, required=True)
-    with pytest.raises(SparkUnavailable, match="clear text"):
-        must.run("the store was listed", lambda *_: pytest.fail("the job ran"))
-    may = Bulk(place, elsewhere, 0, 8, Deadline.after(100), warnings.append)
+    needs = Needs((RemoteHandle(spec),))
 
-    assert may.run("the store was listed", lambda *_: pytest.fail("the job ran")) is None
+    def by(executor: Executor) -> str:
+        assert executor.engine == "local", "the job ran on Spark"
+        return executor.engine
+
+    must = Engines(elsewhere, Selector("spark"), Deadline.after(100), warnings.append)
+    with pytest.raises(SparkUnavailable, match="clear text"):
+        must.run(needs, by, what="the store was listed", files=1)
+    may = Engines(elsewhere, Selector(override=0), Deadline.after(100), warnings.append)
+
+    assert may.run(needs, by, what="the store was listed", files=1) == "local"
     assert len(warnings) == 1
     assert warnings[0].startswith("the store was listed by this process alone")
 

@@ -13,7 +13,7 @@ from bayou.engine.local import LocalExecutor
 from bayou.engine.select import Request
 from bayou.maintenance.compact_move import MoveJob
 from bayou.spark import executor
-from bayou.spark.sources.source import read_parts
+from bayou.spark.arrow import read_parts
 from bayou.sync.report import CompactReport
 from tests import api
 from tests.maintenance.damages import small_nodes  # noqa: F401  (used by name)
@@ -30,8 +30,8 @@ FILES = {f"data/t/m/n-{number % 7}/{number}/raw": noise(str(number), 2000) for n
 
 @pytest.fixture(autouse=True)
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.maintenance.compact_plan._LEAVES_PER_PART", 1)
-    monkeypatch.setattr("bayou.maintenance.compact_move._PART_BYTES", 50_000)
+    monkeypatch.setattr("bayou.maintenance.compact_plan.LEAVES_PER_PART", 1)
+    monkeypatch.setattr("bayou.maintenance.compact_move.PART_BYTES", 50_000)
 
 
 def worn(team: Team) -> Clone:
@@ -99,7 +99,7 @@ def test_a_compaction_whose_spark_is_lost_goes_on_here_from_what_it_has_committe
 ) -> None:
     """The tasks have moved some files, which were committed, when the server goes away."""
     clone = worn(team)
-    monkeypatch.setattr("bayou.maintenance.compact_move._COMMIT_ROWS", 10)
+    monkeypatch.setattr("bayou.maintenance.compact_move.COMMIT_ROWS", 10)
     expected = compact(clone, "point", dry_run=True)
 
     class Lost:

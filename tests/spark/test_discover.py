@@ -21,9 +21,9 @@ from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
 from bayou.objectstore.backends.credentials import StaticCredentials
 from bayou.objectstore.spec import StoreSpec
+from bayou.spark.arrow import read_parts
 from bayou.spark.executor import SparkExecutor, _Run, schema_of
 from bayou.spark.session import log_of
-from bayou.spark.sources.source import read_parts
 from bayou.sync.plan.discovery_job import Discovery, DiscoveryJob, Verdict
 from tests.sync import reference_discovery as reference
 

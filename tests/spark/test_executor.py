@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
+from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import AccessDenied, DeadlinePassed
 from bayou.core.progress import Stage
@@ -22,7 +23,7 @@ from bayou.engine.local import LocalExecutor
 from bayou.objectstore import open_store
 from bayou.objectstore.keys import Key
 from bayou.objectstore.spec import StoreSpec
-from bayou.spark.executor import SparkExecutor, decode, encode, schema_of
+from bayou.spark.executor import INTERPRETED, SparkEngines, SparkExecutor, decode, encode, schema_of
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not see the tests
 
@@ -97,6 +98,14 @@ def test_a_job_gives_the_same_on_spark(spark, bucket):
     assert [row.key for row in found] == ["data/a/1", "data/a/2", "data/b/1", "data/c/d/1"]
     assert found == LocalExecutor().run(job)
     assert SparkExecutor(spark).run(Keys(handle(bucket), ())) == []
+
+
+@pytest.mark.spark
+def test_no_code_is_compiled_for_a_job(warm):
+    """A task that compiles asks for classes that do not exist: on a new server that took two minutes."""
+    with SparkEngines().open(SparkConfig(), Needs(), deadline=Deadline.after(300), progress=None) as executor:
+        assert {name: executor.session.conf.get(name) for name in INTERPRETED} == INTERPRETED
+        assert executor.session.conf.get("spark.files.io.connectionTimeout") == "10s"
 
 
 @pytest.mark.spark

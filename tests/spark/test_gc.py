@@ -16,7 +16,7 @@ from bayou.index.tree import IndexTree, names
 from bayou.maintenance.gc_jobs import ListJob
 from bayou.objectstore import keys
 from bayou.spark import executor
-from bayou.spark.sources.source import read_parts
+from bayou.spark.arrow import read_parts
 from bayou.sync.commit import commit
 from bayou.sync.report import CollectReport
 from bayou_testing.faults import Fail, Rule
@@ -34,7 +34,7 @@ SOON = -5.0
 
 @pytest.fixture(autouse=True)
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.maintenance.gc_jobs._ENTRIES_PER_PART", 10)
+    monkeypatch.setattr("bayou.maintenance.gc_jobs.ENTRIES_PER_PART", 10)
 
 
 def collect(mess: Mess, engine: Request, *, dry_run: bool = False, grace_s: float = SOON) -> CollectReport:

@@ -52,8 +52,8 @@ PACK = 300
 
 
 def packed_entry(one: Upload) -> Entry:
-    assert one.place is not None
-    place = one.place
+    assert one.location is not None
+    place = one.location
     return entry(one, pack=place.pack, offset=place.offset, stored=place.stored, method=place.method)
 
 
@@ -73,7 +73,7 @@ def test_a_task_packs_its_files_in_order_and_says_where_each_is(place, uploads):
 
     results = results_of(place, rows, uploads)
     assert [one.path for one in results] == [one.path for one in uploads]
-    packs = list(dict.fromkeys(one.place.pack for one in results))
+    packs = list(dict.fromkeys(one.location.pack for one in results))
     assert [path for name in packs for path in members(place)[name]] == [one.path for one in uploads]
     assert [(row.size, row.sha256) for row in rows if row.path] == [(one.size, one.sha256) for one in uploads]
     for one in results:
@@ -104,7 +104,7 @@ def test_p1_each_attempt_at_a_task_writes_packs_of_its_own_and_the_first_row_of_
     lost, rest = first[:20], second  # the first attempt has reported this much before it was lost
     results = results_of(place, [*lost, *rest], uploads)
     assert len(results) == len(uploads)
-    assert {one.path for one in results if one.place.pack in before} == {row.path for row in lost}
+    assert {one.path for one in results if one.location.pack in before} == {row.path for row in lost}
     assert all(read_one(place.store, packed_entry(one)) is not None for one in results)
 
 
@@ -146,7 +146,7 @@ def test_k19_a_row_with_another_hash_than_the_push_wants_is_no_upload(place, upl
 
     (result,) = results_of(place, [other], uploads)
 
-    assert (result.stored, result.place) == (None, None)
+    assert (result.stored, result.location) == (None, None)
 
 
 def test_k13_a_pack_whose_put_was_repeated_says_so(place, uploads, monkeypatch):
@@ -193,14 +193,14 @@ def test_a_task_reads_each_of_its_packs_once(place, uploads):
 
 def test_p7_the_files_of_a_pack_that_is_gone_are_not_there_and_those_of_a_damaged_one_fail(place, uploads):
     results = results_of(place, place.upload(uploads, packed=True, pack_size=PACK), uploads)
-    gone, damaged, *_ = packs = list(dict.fromkeys(one.place.pack for one in results))
+    gone, damaged, *_ = packs = list(dict.fromkeys(one.location.pack for one in results))
     (place.objects / keys.pack(gone)).unlink()
     file = place.objects / keys.pack(damaged)
     file.write_bytes(b"?" * file.stat().st_size)
 
     rows = place.download([packed_entry(one) for one in results if one.size])
 
-    of = {one.path: one.place.pack for one in results}
+    of = {one.path: one.location.pack for one in results}
     outcome_of = {"nothing": gone, "failed": damaged}
     for row in rows:
         if row.path is not None:
@@ -304,5 +304,5 @@ def test_p1_a_pack_of_an_attempt_that_outlives_its_job_is_never_named(place, upl
         assert {row.pack for row in heard if row.path} == {late[0].pack, rows[0].pack}
     results = results_of(place, heard, uploads)
     assert len(results) == len(uploads)
-    assert {one.place.pack for one in results} == {rows[0].pack}
+    assert {one.location.pack for one in results} == {rows[0].pack}
     assert set(members(place)) == {rows[0].pack, late[0].pack}  # it has arrived, for gc

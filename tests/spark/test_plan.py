@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bayou.spark import plan
+from bayou.sync.plan import compare_job
 from bayou.sync.report import SyncReport
 from tests.spark.without_spark import without_spark
 from tests.sync.conftest import Clone, Team
@@ -32,7 +32,7 @@ def pulled(clone: Clone, **options: Any) -> SyncReport:
 def by_comparison(clone: Clone) -> SyncReport:
     """Pull as if somebody else than the store might have a word."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "_is_first_full_pull", lambda _: False)
+        patch.setattr(compare_job, "_is_first_full_pull", lambda *_: False)
         return pulled(clone)
 
 
@@ -60,7 +60,7 @@ def test_a_first_pull_reads_each_node_once(team: Team, here: Clone) -> None:
 
 def test_whoever_has_a_file_or_wants_less_is_compared(team: Team, here: Clone, monkeypatch) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(plan, "_plan_pull_of_all", lambda *_: calls.append("alone"))
+    monkeypatch.setattr(compare_job, "_observe_entries", lambda *_: calls.append("alone"))
     lying, lazy = team.clone("lying"), team.clone("lazy", hydrate="lazy")
     excluding = team.clone("excluding", exclude=["files/**"])
     lying.lay("files/mine", "mine")
@@ -76,13 +76,13 @@ def test_whoever_has_a_file_or_wants_less_is_compared(team: Team, here: Clone, m
 
 def test_t8_what_somebody_writes_after_the_look_is_not_written_over(team: Team, here: Clone, monkeypatch) -> None:
     there = team.clone("there")
-    real = plan._plan_pull_of_all
+    real = compare_job._observe_entries
 
     def late(*args: Any) -> Any:
         there.write_all({"files/007": b"written meanwhile"})
         return real(*args)
 
-    monkeypatch.setattr(plan, "_plan_pull_of_all", late)
+    monkeypatch.setattr(compare_job, "_observe_entries", late)
     report = pulled(there)
 
     assert [one.path for one in report.conflicts] == ["files/007"]

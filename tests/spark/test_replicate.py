@@ -58,7 +58,7 @@ def told(url: str) -> list[tuple[object, ...]]:
 def test_both_engines_make_the_same_replica(warm, team: Team, tmp_path: Path, monkeypatch):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     monkeypatch.setattr("bayou.spark.executor._Run", FailsAtFirst)
-    monkeypatch.setattr("bayou.maintenance.replica.transfer._LEAST_COST", 1 << 20)
+    monkeypatch.setattr("bayou.maintenance.replica.transfer.LEAST_COST", 1 << 20)
     for name in ("point", "spark"):
         (tmp_path / name).mkdir()
     engines: tuple[Request, ...] = ("point", "spark")

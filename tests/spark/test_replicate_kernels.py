@@ -118,7 +118,7 @@ sizes = st.lists(st.sampled_from([0, 1, REQUEST, 100 * REQUEST, 10_000 * REQUEST
 def test_parts_are_all_entries_in_order_and_none_is_much_larger_than_its_share(found: list[int], wanted: int):
     entries = [Entry(f"files/{at:03}", None, size, None, None, None, 0) for at, size in enumerate(found)]
 
-    with patch("bayou.maintenance.replica.transfer._LEAST_COST", REQUEST):
+    with patch("bayou.maintenance.replica.transfer.LEAST_COST", REQUEST):
         parts = CopyJob(None, RULES, entries).parts(wanted)
 
     assert [entry for part in parts for entry in part] == entries

@@ -94,7 +94,7 @@ def test_parts_of_items_are_ruled_as_all_at_once(tmp_path_factory, history, want
     court = court_of(Path("/nowhere"))
     job = RetentionJob(catalog, court, Needs())
 
-    with patch("bayou.data.retention.retention_job._VERSIONS_PER_PART", least):
+    with patch("bayou.data.retention.retention_job.VERSIONS_PER_PART", least):
         parts = job.parts(wanted)
     result = job.fold(line for part in reversed(parts) for line in job.run(part))
 

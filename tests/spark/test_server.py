@@ -177,8 +177,8 @@ def archiving(place: ServerFiles, seconds: float) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("archive", [False, True])
 def test_a_server_that_does_not_end_when_told_is_killed_after_seconds_whatever_it_writes(place, monkeypatch, archive):
     """The class archive took `bayou spark stop` a minute."""
-    assert terminate_module._GRACE_S <= 5
-    monkeypatch.setattr(terminate_module, "_GRACE_S", 0.2)
+    assert terminate_module.GRACE_S <= 5
+    monkeypatch.setattr(terminate_module, "GRACE_S", 2)  # time to say that it was told
     server = archiving(place, 300)
     if archive:
         place.classes.touch()
@@ -191,7 +191,7 @@ def test_a_server_that_does_not_end_when_told_is_killed_after_seconds_whatever_i
 
 
 def test_an_idle_server_has_the_time_to_leave_its_archive(place, monkeypatch):
-    monkeypatch.setattr(terminate_module, "_GRACE_S", 0.0)
+    monkeypatch.setattr(terminate_module, "GRACE_S", 0.0)
     server = archiving(place, 0.5)
     place.classes.touch()
     place.use_lock.touch()
@@ -348,7 +348,7 @@ def test_a_watcher_does_not_leave_while_a_session_may_be_starting_another_server
 
 
 def test_there_is_one_watcher(place, stand, watcher, monkeypatch):
-    monkeypatch.setattr(watch, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(watch, "PATIENCE_S", 0.0)
     first = watcher(60)
 
     watcher(60).join()
@@ -406,7 +406,7 @@ def known(tmp_path):
         lambda patch: patch.setattr(sys, "prefix", "/other/venv"),
         lambda patch: patch.setattr(sys, "executable", "/other/python"),
         lambda patch: patch.setattr(os, "getuid", lambda: 4711),
-        lambda patch: patch.setattr(identity, "_bayou_version", lambda: "9.9.9"),
+        lambda patch: patch.setattr(identity, "bayou_version", lambda: "9.9.9"),
         lambda patch: patch.setattr(identity, "SOURCE", Path("/other/checkout/src")),
         lambda patch: patch.setattr(identity, "files_digest", lambda _: "edited"),
     ],

@@ -137,7 +137,7 @@ def test_a_server_that_is_not_the_one_looked_for_is_not_used(warm):
 
 
 def test_another_version_does_not_find_this_server(warm, monkeypatch):
-    monkeypatch.setattr(identity, "_bayou_version", lambda: "9.9.9")
+    monkeypatch.setattr(identity, "bayou_version", lambda: "9.9.9")
 
     assert SparkServer.of(SparkConfig()).running() is None
     assert SparkServer.of(SparkConfig()).files != warm.files
@@ -333,7 +333,7 @@ def test_a_server_that_does_not_start_in_time_is_not_left_behind():
 
 
 def test_a_remote_that_is_not_there_is_one_line(monkeypatch):
-    monkeypatch.setattr("bayou.spark.session._REMOTE_RETRIES", 1)
+    monkeypatch.setattr("bayou.spark.session.REMOTE_RETRIES", 1)
 
     with pytest.raises(SparkUnavailable, match=r"no Spark Connect server answers at sc://127\.0\.0\.1:1") as caught:
         open_session(SparkConfig(remote="sc://127.0.0.1:1/;user_id=me"))

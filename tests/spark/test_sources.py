@@ -1,4 +1,4 @@
-"""What Spark reads is what is there: an index's entries, a tree's files; and how a store is divided."""
+"""A store and a tree are divided into parts that hold everything once; entries cross to Spark unchanged."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayou.engine.parts import Part, divide, groups, objects
-from bayou.index.build import build
-from bayou.index.node_store import StoreNodes, StoreSink
-from bayou.index.tree import IndexTree
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark.arrow import batch_to_entries, entries_to_batch
-from bayou.spark.sources.index_entries import entries, leaf_refs
-from bayou.spark.sources.source import files, read
-from bayou.worktree.scan import ScannedFile, scan, subtrees
-from tests.index.reference import entry, some
+from bayou.worktree.scan import scan, subtrees
+from tests.index.reference import entry
 
 KEYS = [
     "top",
@@ -94,9 +89,7 @@ def test_the_places_of_a_tree_hold_every_file_once(tmp_path):
     root = tree(tmp_path)
 
     for wanted in (1, 4, 100):
-        found = [
-            path for some in subtrees(root, wanted) for one in read(root, [some]) for path in one["path"].to_pylist()
-        ]
+        found = [one.path for some in subtrees(root, wanted) for one in scan(root, some)]
         assert sorted(found) == sorted(one.path for one in scan(root))
     assert subtrees(root, 100)[0] is not None
 
@@ -108,38 +101,3 @@ def tree(tmp_path: Path) -> Path:
         (root / path).write_bytes(path.encode())
     os.symlink("x", root / "data/link")
     return root
-
-
-@pytest.mark.spark
-def test_spark_reads_the_entries_of_an_index(spark, spec):
-    store = spec.open()
-    rows = some(3000)
-    tree = IndexTree(StoreNodes(store), build(rows, StoreSink(store, "c1")))
-
-    found = entries(spark, spec, tree, 3)
-
-    assert len(leaf_refs(tree)) > 2
-    assert (
-        sorted(
-            (entry for part in found.toArrow().to_batches() for entry in batch_to_entries(part)),
-            key=lambda one: one.path,
-        )
-        == rows
-    )
-    assert entries(spark, spec, IndexTree(tree.source, None), 3).count() == 0
-
-
-@pytest.mark.spark
-def test_spark_walks_a_tree(spark, tmp_path):
-    root = tree(tmp_path)
-
-    rows = files(spark, root, 2).collect()
-
-    expected = {one.path: one for one in scan(root)}
-    assert {row["path"] for row in rows} == set(expected)
-    for row in rows:
-        one = expected[row["path"]]
-        if isinstance(one, ScannedFile):
-            assert (row["size"], row["mtime_ns"], row["inode"]) == (one.stat.size, one.stat.mtime_ns, one.stat.inode)
-        else:
-            assert (row["skipped"], row["reason"], row["size"]) == (one.kind, one.reason, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import socket
 import sqlite3
@@ -19,6 +20,7 @@ from bayou.data.runs import Run
 from bayou.repo import init_repo
 from bayou.spark.sql.query import open_query
 from tests.data.models import MODEL, OTHER
+from tests.docs.test_pages_run import DOCS, typed
 from tests.spark.messy import entries_of
 from tests.sync.conftest import Clone, Team
 from tests.test_api_docs import run_page
@@ -288,3 +290,15 @@ def test_the_sql_of_the_page_of_the_api_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     assert run_page(tmp_path, spark=True)["rows"] == 4
+
+
+def test_the_commands_of_the_page_about_spark_run(command, library, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [shlex.split(line) for line, _ in typed(DOCS / "spark.md")]
+
+    for words in commands:
+        ran = command(*words[1:], "--repo", str(library.repo.root))
+        assert ran.code == 0, ran.err
+
+    assert [words[:3] for words in commands] == [["bayou", "data", "sql"]] * 4
+    assert (tmp_path / "versions.parquet").exists()

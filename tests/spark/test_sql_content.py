@@ -183,7 +183,7 @@ def spoil(team: Team, path: str) -> None:
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide the rows by their packs, also where there are few."""
     monkeypatch.setattr(query, "RANGE", 10)
-    monkeypatch.setattr(query, "_TASK_ROWS", 50)
+    monkeypatch.setattr(query, "TASK_ROWS", 50)
 
 
 @pytest.mark.spark

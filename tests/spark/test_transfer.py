@@ -56,7 +56,7 @@ def packed(request, mover, monkeypatch) -> bool:
     """Whether the files travel in packs; then a few files are several tasks and packs, too."""
     if request.param == "packs":
         monkeypatch.setattr(division, "LEAST", 20 * division.PACKED)
-        monkeypatch.setattr(mover, "_pack_size", 50)
+        monkeypatch.setattr(mover, "pack_size", 50)
     return bool(request.param == "packs")
 
 
@@ -65,13 +65,13 @@ def send(mover: SparkTransfer | ThreadTransfer, uploads: list[Upload], *, packed
     results = mover.upload((), 0, iter(uploads)) if packed else mover.upload(iter(uploads), len(uploads))
     sent = [one for one in results if isinstance(one, Upload) and one.stored is not None]
     assert sorted(one.path for one in sent) == sorted(one.path for one in uploads)
-    assert all((one.place is not None) == packed for one in sent)
+    assert all((one.location is not None) == packed for one in sent)
     return sent
 
 
 def entry_of(one: Upload) -> Entry:
     assert one.stored is not None
-    return packed_entry(one) if one.place is not None else entry(one, etag=one.stored.etag)
+    return packed_entry(one) if one.location is not None else entry(one, etag=one.stored.etag)
 
 
 def moved(
@@ -133,7 +133,7 @@ def test_objects_and_packs_go_together(mover, place, uploads, monkeypatch):
 
     assert results.keys() == {one.path for one in uploads}
     assert all(one.stored is not None for one in results.values())
-    assert {one.path for one in results.values() if one.place is None} == {one.path for one in uploads[:50]}
+    assert {one.path for one in results.values() if one.location is None} == {one.path for one in uploads[:50]}
     assert sorted(path for paths in members(place).values() for path in paths) == sorted(
         one.path for one in uploads[50:]
     )
@@ -237,7 +237,7 @@ def test_two_copies_of_every_task_give_one_result_for_each_path(mover, place, up
 
 def test_p1_of_a_file_that_two_copies_of_a_task_have_packed_one_place_is_known(mover, place, uploads, monkeypatch):
     monkeypatch.setattr(division, "LEAST", 20 * division.PACKED)
-    monkeypatch.setattr(mover, "_pack_size", 50)
+    monkeypatch.setattr(mover, "pack_size", 50)
 
     sent = send(meddled(mover, twice), uploads, packed=True)
 
@@ -245,7 +245,7 @@ def test_p1_of_a_file_that_two_copies_of_a_task_have_packed_one_place_is_known(m
     copies = Counter(path for paths in packs.values() for path in paths)
     assert set(copies.values()) == {2}, "each copy writes its files, into packs of its own"
     assert all(len(set(paths)) == len(paths) for paths in packs.values())
-    assert all(one.path in packs[one.place.pack] for one in sent)
+    assert all(one.path in packs[one.location.pack] for one in sent)
     assert len(sent) == COUNT
 
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pyarrow import parquet
 
 from bayou.core.errors import (
     CannotConnect,
@@ -36,7 +35,6 @@ from bayou.packs.write import PACK_BYTES
 from bayou.spark.arrow import entries_to_batch
 from bayou.spark.division import divide
 from bayou.spark.kernels import transfer
-from bayou.spark.kernels.plan import ParquetKernel
 from bayou.spark.kernels.transfer import (
     DownloadResults,
     Downloads,
@@ -240,7 +238,7 @@ def test_where_reading_takes_long_many_threads_read(place, monkeypatch, slow):
         return as_it_is(path, flags)
 
     monkeypatch.setattr(executor, "open_regular", watched)
-    monkeypatch.setattr(executor, "_QUICK_S", -1.0 if slow else 1e9)
+    monkeypatch.setattr(executor, "QUICK_READ_S", -1.0 if slow else 1e9)
     uploads = [place.write(f"files/{at}", b"x") for at in range(executor._SAMPLE + 20)]
 
     rows = place.upload(uploads)
@@ -419,7 +417,7 @@ ROWS = st.builds(
 @given(st.lists(ROWS, max_size=20))
 def test_rows_cross_as_they_are(some):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transfer, "_BATCH_ROWS", 7)
+        patch.setattr(transfer, "BATCH_ROWS", 7)
         assert rows_of(to_batches(some)) == some
 
 
@@ -494,7 +492,7 @@ def test_downloads_are_durable_before_they_are_reported(place, uploads, monkeypa
     place.upload(uploads)
     (tmp_path / "reports").mkdir()
     reports, seen = Reports(tmp_path / "reports"), []
-    monkeypatch.setattr(transfer, "_DURABLE", 10)
+    monkeypatch.setattr(transfer, "DURABLE_BATCH", 10)
     monkeypatch.setattr(StagingArea, "sync", lambda _, files: seen.append((len(list(reports.new())), len(list(files)))))
     kernel = Downloads(place.spec, place.tree, place.staging, reports=tmp_path / "reports")
 
@@ -571,19 +569,6 @@ def test_a_task_without_records_is_a_mistake_and_not_a_gap(tmp_path):
     records = pyarrow.RecordBatch.from_pydict({"at": [1, 2]})
     with pytest.raises(ValueError, match="nothing to do for task 1"):
         transfer.write_records(tmp_path / "out", records, [0, 2])
-
-
-def test_what_a_kernel_keeps_is_told_by_its_name_and_nothing_is_no_file(tmp_path):
-    some = [pyarrow.RecordBatch.from_pydict({"at": [1, 2]}), pyarrow.RecordBatch.from_pydict({"at": [3]})]
-    kernel = ParquetKernel(iter, tmp_path)
-
-    names = [name for _ in range(2) for batch in kernel(some) for name in batch.column("file").to_pylist()]
-
-    assert len(set(names)) == 2  # each attempt at a task has a file of its own
-    for name in names:
-        assert parquet.read_table(tmp_path / name).column("at").to_pylist() == [1, 2, 3]
-    assert list(kernel([])) == []
-    assert {file.name for file in tmp_path.iterdir()} == set(names)
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -18,7 +18,7 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, names
 from bayou.objectstore import keys
 from bayou.spark import executor
-from bayou.spark.sources.source import read_parts
+from bayou.spark.arrow import read_parts
 from bayou.sync.report import VerifyReport
 from bayou_testing.faults import Fail, Rule
 from tests import api
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 @pytest.fixture(autouse=True)
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.maintenance.verify_job._ENTRIES_PER_PART", 3)
+    monkeypatch.setattr("bayou.maintenance.verify_job.ENTRIES_PER_PART", 3)
 
 
 @pytest.fixture

@@ -164,8 +164,8 @@ def _lose(draw: Any, scene: Scene) -> None:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bayou.maintenance.verify_job._ENTRIES_PER_PART", 1)
-    monkeypatch.setattr("bayou.maintenance.gc_jobs._ENTRIES_PER_PART", 1)
+    monkeypatch.setattr("bayou.maintenance.verify_job.ENTRIES_PER_PART", 1)
+    monkeypatch.setattr("bayou.maintenance.gc_jobs.ENTRIES_PER_PART", 1)
 
 
 class ByWire:

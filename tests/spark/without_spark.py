@@ -1,54 +1,73 @@
-"""The plan of a large sync without Spark: the same sources and kernel, joined here; so many cases take little time."""
+"""A large sync without Spark: jobs and rows travel as they do to Spark's workers, in this process and at once."""
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from bayou.config import SparkConfig
+from bayou.engine import select
+from bayou.engine.job import Needs
 from bayou.index.entry import Entry
-from bayou.objectstore import open_store
-from bayou.objectstore.store import Store
-from bayou.spark import plan
-from bayou.spark.arrow import batch, rows
-from bayou.spark.executor import SparkExecutor
-from bayou.spark.kernels.plan import ObserveKernel, ParquetKernel
-from bayou.spark.sources import index_entries, sync_inputs
-from bayou.spark.sources.sync_inputs import Inputs, divide, read, schema_of
-from bayou.sync.bulk import Bulk
+from bayou.objectstore.spec import StoreSpec
+from bayou.spark.executor import SparkEngines, decode, encode, schema_of
 from bayou.sync.context import SyncContext
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Downloaded, TransferExecutor, Upload, UploadResults
+from bayou.sync.transfer.executor import BulkMover, Downloaded, TransferExecutor, Upload, UploadResults
+
+MakeMover = Callable[[SyncContext], BulkMover]
+
+PARTS = 5
 
 
 @contextmanager
-def without_spark() -> Iterator[None]:
+def without_spark(mover: MakeMover | None = None) -> Iterator[None]:
     """Let this process do what Spark would."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Bulk, "run", lambda self, what, job: job(SparkExecutor(None), self.datastore.url))
-        patch.setattr(plan, "compare", compare)
-        patch.setattr(plan, "interrupt_at_deadline", lambda *_: nullcontext())
-        patch.setattr(plan, "interrupt_on_error", lambda *_: nullcontext())
-        opened: dict[str, Store] = {}
-        for source in (index_entries, sync_inputs):
-            patch.setattr(source, "store_of", lambda url: opened.setdefault(url, open_store(url)))
-        patch.setattr("bayou.spark.executor.log_of", lambda _: None)
-        patch.setattr("bayou.sync.bulk_pass._spark_mover", moving)
-        yield
-
-
-@contextmanager
-def moving(context: SyncContext, *_: object) -> Iterator[AtOnce]:
-    mover = AtOnce(context.executor)
+    select.install(lambda: PretendedEngine(mover or (lambda context: AtOnce(context.executor))))
     try:
-        yield mover
+        yield
     finally:
-        mover.close()
+        select.install(SparkEngines)
+
+
+@dataclass(frozen=True)
+class PretendedEngine:
+    """A `SparkEngine` that starts nothing."""
+
+    make_mover: MakeMover
+
+    def is_server_running(self, config: SparkConfig) -> bool:
+        return True
+
+    @contextmanager
+    def open(self, config: SparkConfig, needs: Needs, **_: object) -> Iterator[PretendedExecutor]:
+        yield PretendedExecutor(self.make_mover)
+
+
+@dataclass(frozen=True)
+class PretendedExecutor:
+    """Runs parts one after the other, in the reverse order. Job and rows are encoded and decoded, as for Spark."""
+
+    make_mover: MakeMover
+    engine: str = "spark"
+    slots: int = 1
+
+    def run(self, job: Any) -> Any:
+        sent = pickle.dumps((job, list(job.parts(PARTS))))
+        worker, parts = pickle.loads(sent)
+        return job.fold(row for part in reversed(parts) for row in self._rows(worker, part))
+
+    def _rows(self, job: Any, part: Any) -> Iterator[Any]:
+        rows = list(job.run(part))
+        return decode(job.row, encode(schema_of(job.row), rows)) if rows else iter(())
+
+    def mover(self, spec: StoreSpec, context: SyncContext) -> BulkMover:
+        return self.make_mover(context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +97,8 @@ class AtOnce:
         rest: list[Entry] = []
         for entry in entries:
             expected, result = came.get(entry.path, (None, None))
-            if expected == entry:
+            if expected == entry and result is not None:
                 yield result
             else:
                 rest.append(entry)
         yield from self.mover.download(rest, len(rest))
-
-
-def compare(spark: None, spec: Any, inputs: Inputs, kernel: ObserveKernel, target: Path) -> list[Path]:
-    sides, parts = divide(inputs, 3)
-    schema = schema_of(sides)
-    words: dict[str, list[Any]] = {}
-    for part in parts:
-        for found in read(spec, inputs.root, inputs.cache, schema, part):
-            for row in rows(found, schema.names):
-                before = words.setdefault(str(row[0]), [None] * len(row))
-                words[str(row[0])] = [new if old is None else old for old, new in zip(before, row, strict=True)]
-    target.mkdir()
-    mixed = ([row for path, row in sorted(words.items()) if hash(path) % 3 == number] for number in range(3))
-    return [
-        target / name
-        for mine in mixed
-        for told in ParquetKernel(kernel, target)([batch(schema, list(zip(*mine, strict=True)))] if mine else [])
-        for name in told.column("file").to_pylist()
-    ]

@@ -152,7 +152,6 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object, **__: object) -> None:
         pytest.fail("this sync is so large that it goes to Spark: give it engine='point'")
 
-    monkeypatch.setattr("bayou.sync.bulk.Bulk.run", start)
     monkeypatch.setattr("bayou.engine.select.spark_engine", start)
 
 
@@ -220,7 +219,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     """Watch, and on demand break, what is sent to directory stores."""
     wire = Wire()
     monkeypatch.setitem(
-        store_open._BUILT_IN,
+        store_open.BUILT_IN,
         "file",
         lambda place, _: FaultyTransport(LocalTransport(Path(place.bucket)), wire.faults, wire.seen),
     )

@@ -18,7 +18,7 @@ SMALL = {f"files/{number:03}": b"%d " % number * (number + 1) for number in rang
 def few_connections(no_backoff: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that 200 files are many; and failed requests are repeated at once. Files are quick to read here."""
     monkeypatch.setenv("BAYOU_CONCURRENCY", str(THREADS))
-    monkeypatch.setattr("bayou.sync.transfer.executor._QUICK_S", 60.0)
+    monkeypatch.setattr("bayou.sync.transfer.executor.QUICK_READ_S", 60.0)
 
 
 @pytest.fixture

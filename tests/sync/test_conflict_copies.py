@@ -99,14 +99,14 @@ def test_a_file_that_changes_again_while_its_copy_is_made_leaves_one_copy(
     b.write(X, "theirs")
     b.sync()
     a.write(X, "ours")
-    real = pull_module.place
+    real = pull_module.install_batch
 
     def changed(*args: object) -> object:
-        monkeypatch.setattr(pull_module, "place", real)
+        monkeypatch.setattr(pull_module, "install_batch", real)
         a.write(X, "ours, later")
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pull_module, "place", changed)
+    monkeypatch.setattr(pull_module, "install_batch", changed)
     report = a.sync()
     assert [one.path for one in report.conflicts] == [X]
     assert [Path(kept.copy).read_text() for kept in api.conflicts(a.repo)] == ["ours, later"]

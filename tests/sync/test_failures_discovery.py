@@ -215,7 +215,7 @@ def test_f053_a_listing_that_breaks_off_is_no_short_bucket(
     team: Team, wire: Wire, no_backoff: None, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     lay_files(team, *FOUND)
-    monkeypatch.setattr("bayou.objectstore.backends.directory._PAGE", 2)
+    monkeypatch.setattr("bayou.objectstore.backends.directory.PAGE", 2)
     wire.cut(Fault("list", "^$", nth=2, times=1000, error=lambda: Unavailable("503 from the store")))
     a = newcomer(team, "a") if verb == "setup" else team.clone("a")
     config = a.repo.file.read_text()
@@ -257,3 +257,47 @@ def test_f054_folders_of_a_web_console_are_nothing(request: pytest.FixtureReques
     assert (verified.ok, verified.unindexed, verified.refused) == (True, [], [])
     api.collect(a.repo, dry_run=False, grace_s=0)
     assert before.keys() <= team.keys().keys()
+
+
+@pytest.mark.parametrize(
+    ("first", "verb"),
+    [("a peer", "sync"), ("a peer", "pull"), ("a peer", "push"), ("this client", "sync"), ("this client", "push")],
+)
+def test_f049_what_another_program_removed_before_the_first_head_stays_here(team: Team, first: str, verb: str) -> None:
+    """The first head lacks it, and no client ever deleted it: its absence is no delete (V5)."""
+    lay_files(team, *FOUND)
+    a, peer = team.clone("a"), team.clone("peer")
+    a.pull()
+    mine = a.files
+    (Path(team.url.removeprefix("file://")) / "files/a").unlink()
+    if first == "a peer":
+        peer.write("files/of-peer", "new")
+        peer.push()
+    a.write("files/mine", "mine")
+    planned = a.sync(mode=verb, dry_run=True)
+    assert ("files/a", "delete-local") not in {(one.path, one.action) for one in planned.actions}
+
+    report = a.sync(mode=verb)
+
+    assert a.files.items() >= mine.items()
+    assert (report.pulled.deleted, report.untracked) == (0, ["files/a"])
+    assert any("no client deleted them: files/a;" in text for text in report.warnings)
+    assert a.sync().untracked == ["files/a"]
+    assert a.sync(adopt=True).pushed.files == 1
+    fresh = team.clone("fresh")
+    fresh.pull()
+    assert fresh.files == a.files
+
+
+def test_f049_what_a_client_deleted_after_the_first_head_goes_here_too(team: Team) -> None:
+    lay_files(team, *FOUND)
+    a, peer = team.clone("a"), team.clone("peer")
+    a.pull()
+    peer.sync()
+    peer.delete("files/a")
+    peer.push()
+
+    report = a.pull()
+
+    assert (report.pulled.deleted, report.untracked, report.warnings) == (1, [], [])
+    assert a.files.keys() == FOUND.keys() - {"files/a"}

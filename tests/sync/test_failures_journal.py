@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +285,43 @@ def test_f041_a_full_disk_refuses_a_write_before_anything_is_written(
     assert "space" in (refused.value.hint or "")
     assert written % 50 == 0
     assert a.sync().pushed.files == written
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_v7_what_was_written_where_nobody_can_look_now_is_pushed_later(
+    team: Team, monkeypatch, known: bool, large: bool
+) -> None:
+    if large:
+        monkeypatch.setattr("bayou.sync.run.LARGE_COLD", 0)
+    here, there = team.clone("here"), team.clone("there")
+    here.write_all({"files/other": b"1", **({"files/shut/new": b"1"} if known else {})})
+    here.push(engine="point")
+    there.pull(engine="point")
+    if known:
+        there.delete("files/shut/new")
+        there.push(engine="point")
+    here.write("files/shut/new", b"22")
+    shut = str(here.repo.tree_root / "files/shut")
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if str(path).startswith(shut) or path == "shut":
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return call(path, *args, **kwargs)
+
+        return refuse
+
+    with monkeypatch.context() as closed:
+        closed.setattr(os, "lstat", refusing(os.lstat))
+        closed.setattr(os, "open", refusing(os.open))
+        blind = here.sync(engine="point")
+    report = here.sync(engine="point")
+
+    assert {(one.path, one.code) for one in blind.failed} == {
+        ("files/shut", "unreadable"),
+        ("files/shut/new", "unreadable"),
+    }
+    assert (report.pushed.files, report.untracked, report.failed) == (1, [], [])
+    there.pull(engine="point")
+    assert there.files["files/shut/new"] == b"22"

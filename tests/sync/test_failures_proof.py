@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import bayou.sync.commit.publish as publish_module
+import bayou.sync.run as run_module
 import bayou.sync.transfer.pull as pull_module
 from bayou.core.errors import NotFound, StateError, StoreEmptied, StoreRestored, StoreSwapped, SyncError
 from bayou.core.ids import ulid
@@ -270,30 +272,102 @@ def test_f016_what_a_killed_first_sync_has_recorded_is_of_that_store_alone(
     assert fresh.files == a.files
 
 
+@pytest.mark.parametrize("moved_on", [False, True], ids=["restored", "restored and used since"])
+@pytest.mark.parametrize("first", [False, True], ids=["a later pull", "the first pull"])
 def test_f016_after_a_killed_pull_an_older_copy_of_the_store_deletes_nothing(
-    team: Team, monkeypatch: pytest.MonkeyPatch
+    team: Team, monkeypatch: pytest.MonkeyPatch, first: bool, moved_on: bool
 ) -> None:
     """Some files of a commit have come that the restored store never had."""
     other, a = team.clone("other"), team.clone("a")
     other.write("files/first", "1")
     other.push()
-    a.pull()
+    if not first:
+        a.pull()
     old = _read(team, keys.HEAD)
     other.write_all(TWENTY)
     other.push()
     _die_after_ten_files(a, monkeypatch)
     mine = a.files
-    assert len(mine) == 11
+    assert len(mine) >= 10
     team.store().put(keys.HEAD, old)
+    if moved_on:
+        behind(team.clone("peer"), team, 6)
 
-    for attempt in (a.pull, a.sync, a.push):
-        with pytest.raises(StoreRestored, match="older copy"):
-            attempt()
+    _refuses_an_older_copy(a)
     assert a.files == mine
 
 
+@pytest.mark.parametrize("how", ["killed", "killed, on top of a peer's", "its answer was lost"])
+def test_f016_after_a_killed_push_an_older_copy_of_the_store_deletes_nothing(
+    team: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The commit was made, and base has its rows; the restored store has not."""
+    a, peer = team.clone("a"), team.clone("peer")
+    a.write("files/first", "1")
+    a.push()
+    old = _read(team, keys.HEAD)
+    a.write_all(TWENTY)
+    if how == "its answer was lost":
+        wire.cut(Fault("put", HEAD, error=crash, when="after"))
+        with pytest.raises(Crash):
+            a.push()
+        wire.cut()
+        assert api.verify(a.repo, deep=False, repair=True).ok
+    else:
+        with monkeypatch.context() as patch:
+            _die_after_the_commit(patch, overtaken_by=None if how == "killed" else peer)
+            with pytest.raises(Crash):
+                a.push()
+    mine = a.files
+    team.store().put(keys.HEAD, old)
+
+    _refuses_an_older_copy(a)
+    assert a.files == mine
+
+
+def test_f016_after_a_killed_first_pull_the_next_one_is_still_the_first(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It walks the tree, though nobody asked for that, and lists what is untracked."""
+    other, a = team.clone("other"), team.clone("a")
+    other.write_all(TWENTY)
+    other.push()
+    a.lay("files/by-hand", "mine")
+    _die_after_ten_files(a, monkeypatch)
+    a.lay("files/since", "mine")
+
+    report = a.pull(walk=False)
+
+    assert (report.pulled.files, report.untracked) == (10, ["files/by-hand", "files/since"])
+    assert a.status().in_sync
+
+
+def _refuses_an_older_copy(clone: Clone) -> None:
+    for attempt in (clone.pull, clone.sync, clone.push):
+        with pytest.raises(StoreRestored, match="older copy"):
+            attempt()
+
+
+def _die_after_the_commit(patch: pytest.MonkeyPatch, overtaken_by: Clone | None) -> None:
+    """Kill the next push once base has its commit, which a peer's commit precedes, made since the plan."""
+    real = publish_module.begin
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Crash("killed")
+
+    def begin(*given: Any) -> Any:
+        patch.setattr(publish_module, "begin", real)
+        if overtaken_by is not None:
+            overtaken_by.write("files/of-peer", "new")
+            overtaken_by.push()
+        patch.setattr(run_module, "record_in_sync", die)
+        return real(*given)
+
+    patch.setattr(publish_module, "begin", begin)
+
+
 def _die_after_ten_files(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, placed = pull_module.place, list[Any]()
+    real, placed = pull_module.install_batch, list[Any]()
 
     def place(*given: Any) -> set[str]:
         if placed:
@@ -303,7 +377,7 @@ def _die_after_ten_files(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(pull_module, "per_transaction", lambda _: 10)
-        patch.setattr(pull_module, "place", place)
+        patch.setattr(pull_module, "install_batch", place)
         with pytest.raises(Crash):
             clone.pull()
 

@@ -279,7 +279,7 @@ def test_f064_a_store_that_ignores_preconditions_is_refused(
         transport.promise = promise
         return transport
 
-    monkeypatch.setitem(store_open._BUILT_IN, "file", careless)
+    monkeypatch.setitem(store_open.BUILT_IN, "file", careless)
     a = newcomer(team, "a", LOCAL)
     config = a.repo.file.read_text()
     with pytest.raises(NoConditionalWrites, match="does not honour conditional writes"):

@@ -72,7 +72,7 @@ def let_meet(monkeypatch: pytest.MonkeyPatch, meeting: dict[str, threading.Barri
         transport.waiting, transport.met = meeting, met
         return FaultyTransport(transport)
 
-    monkeypatch.setitem(store_open._BUILT_IN, "file", connect)
+    monkeypatch.setitem(store_open.BUILT_IN, "file", connect)
     return met
 
 

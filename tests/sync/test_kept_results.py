@@ -147,7 +147,7 @@ def test_results_before_an_error_are_told_before_it(error: BaseException) -> Non
 
 
 def test_results_of_many_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_BATCH_BYTES", 10)
+    monkeypatch.setattr(executor, "BATCH_BYTES", 10)
     assert list(batch_results(numbers(), 4, lambda one: one)) == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
 
 

@@ -227,7 +227,8 @@ def test_v12_a_store_that_is_down_ends_a_push_soon_and_with_one_error(
     with pytest.raises(Unavailable):
         a.push()
     attempts = RetryPolicy().attempts
-    assert attempts <= proxy.faults.applied(down) <= 3 * THREADS * attempts, "not so many for each of 200 files"
+    # Some for each thread, and not for each of the 200 files; how many, depends on which thread notices first.
+    assert attempts <= proxy.faults.applied(down) <= len(SMALL) * attempts // 4
     proxy.faults.clear()
     assert len(api.log(a.repo, 10)) == 2, "nothing was committed"
     assert a.push().pushed.files == len(SMALL)
@@ -244,7 +245,7 @@ def test_v12_a_store_that_is_down_ends_a_pull_soon_and_with_one_error(
     proxy.faults.add(down)
     with pytest.raises(Unavailable):
         fresh.pull()
-    assert proxy.faults.applied(down) <= 3 * THREADS * RetryPolicy().attempts
+    assert proxy.faults.applied(down) <= len(SMALL) * RetryPolicy().attempts // 4
     proxy.faults.clear()
     fresh.pull()
     assert fresh.files == a.files

@@ -290,14 +290,14 @@ def test_p3_a_file_that_is_rewritten_is_left_out_and_pushed_by_the_next_pass(
     a.write_all(files)
     target = a.repo.tree_root / "files/004"
     just_before_it_is_packed(monkeypatch, "files/004", lambda: target.write_bytes(b"z" * 10_000))
-    monkeypatch.setattr("bayou.sync.run._PASSES", 1)
+    monkeypatch.setattr("bayou.sync.run.PASSES", 1)
 
     report = a.push()
 
     assert (report.pushed.files, report.failed) == (9, [])
     assert "files/004" not in team.uploads(), "neither its old bytes nor torn ones"
     assert a.status().journal_paths == 1
-    monkeypatch.setattr("bayou.sync.run._PASSES", 5)
+    monkeypatch.setattr("bayou.sync.run.PASSES", 5)
     assert a.push().pushed.files == 1
     assert fresh(team) == a.files
     assert a.files["files/004"] == b"z" * 10_000
@@ -350,12 +350,12 @@ def test_p3_a_version_of_which_one_file_changes_is_not_mixed(
     a.write_all({RAW: b"raw 1", META: b"meta 1", "files/other": b"other"})
     new = {RAW: b"raw 2", META: b"meta 2"}
     just_before_it_is_packed(monkeypatch, RAW, lambda: a.write_all(new))
-    monkeypatch.setattr("bayou.sync.run._PASSES", 1)
+    monkeypatch.setattr("bayou.sync.run.PASSES", 1)
 
     a.push()
 
     assert entries_of(team.store()).keys() == {"files/first", "files/other"}
-    monkeypatch.setattr("bayou.sync.run._PASSES", 5)
+    monkeypatch.setattr("bayou.sync.run.PASSES", 5)
     a.push()
     assert {path: data for path, data in fresh(team).items() if path in new} == new
 
@@ -410,7 +410,7 @@ def test_p1_a_killed_push_goes_on_from_the_packs_that_it_recorded_and_abandons_t
     entries = {path: entry for path, entry in entries_of(team.store()).items() if path in files}
     for path, entry in entries.items():
         if path in recorded:
-            assert (entry.pack, entry.push) == (recorded[path].place.pack, recorded[path].push)
+            assert (entry.pack, entry.push) == (recorded[path].location.pack, recorded[path].push)
         else:
             assert entry.pack not in before, "what was under way is abandoned"
     assert not {keys.parse_pack(key) for key in wire.sent("put", PACKS)} & before, "no key is used twice"
@@ -888,7 +888,7 @@ def test_p5_a_compaction_between_plan_and_commit_is_no_reason_to_plan_again(
     else:
         a.write(META, "meta 2")
     meanwhile(monkeypatch, commit, "_swap", lambda: move(team.store()))
-    monkeypatch.setattr("bayou.sync.run._PASSES", 1)
+    monkeypatch.setattr("bayou.sync.run.PASSES", 1)
 
     report = a.push()
 

@@ -11,7 +11,7 @@ from tests.sync.conftest import Team
 
 
 def test_f129_cached_nodes_do_not_pile_up(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prune_cache, "_SPARE", 10)
+    monkeypatch.setattr(prune_cache, "SPARE_FILES", 10)
     a = team.clone("a")
     for number in range(25):
         a.write("files/x", f"{number}")

@@ -230,7 +230,7 @@ def test_t8_a_pull_does_not_rename_over_what_was_just_written(
     b.write(X, "21")
     b.sync()
     write = a.write if how == "through Bayou" else a.lay
-    meanwhile(monkeypatch, pull_module, "place", lambda: write(X, "11"))
+    meanwhile(monkeypatch, pull_module, "install_batch", lambda: write(X, "11"))
     report = a.sync()
     (conflict,) = report.conflicts
     assert conflict.copy is not None

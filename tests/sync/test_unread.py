@@ -139,11 +139,11 @@ def test_a_version_that_changes_under_the_hand_is_never_mixed(
     """Whoever reads one file before the change and one after it has seen a version that was never there."""
     new = {RAW: b"raw 2", META: b"meta 2"}
     at_first_read(monkeypatch, lambda: lay(a, new), after=after)
-    monkeypatch.setattr(run, "_PASSES", 1)
+    monkeypatch.setattr(run, "PASSES", 1)
     report = a.push(adopt=True)
     assert report.pushed.files == 1
     assert there(team) == {"files/other": b"other"}, "nothing of the version is there yet"
-    monkeypatch.setattr(run, "_PASSES", 5)
+    monkeypatch.setattr(run, "PASSES", 5)
     assert a.push(adopt=True).pushed.files == 2
     assert there(team) == FILES | new
 

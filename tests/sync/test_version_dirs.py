@@ -323,7 +323,7 @@ def test_an_earlier_upload_is_not_put_beside_a_file_that_was_written_since(
         return read_remote(*args, **kwargs)
 
     monkeypatch.setattr(run, "read_remote", see_later)
-    monkeypatch.setattr(run, "_PASSES", 1)
+    monkeypatch.setattr(run, "PASSES", 1)
     a.sync(adopt=True)
     assert entries_of(team.store()).keys() == {"files/x"}
     a.sync(adopt=True)
@@ -357,7 +357,7 @@ def test_a_version_that_is_written_between_two_looks_waits_for_the_next(
 
     with monkeypatch.context() as patch:
         patch.setattr(FileScan, "at", look_slowly)
-        patch.setattr(run, "_PASSES", 1)
+        patch.setattr(run, "PASSES", 1)
         a.sync()
     assert not programs
     assert entries_of(team.store()) == there

@@ -59,7 +59,7 @@ class _Watched(FaultyTransport):
 def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
     """Watch the requests to directory stores, one command at a time."""
     turns = Turns()
-    monkeypatch.setitem(opening._BUILT_IN, "file", turns.transport)
+    monkeypatch.setitem(opening.BUILT_IN, "file", turns.transport)
     return turns
 
 

@@ -96,9 +96,9 @@ def kept_hint() -> str:
         )
         if number.files
     ]
-    said = [record.what, *counted] if counted else [record.what, record.nothing]
+    facts = [record.what, *counted] if counted else [record.what, record.nothing]
     go_on = f"to go on: `{record.go_on}`" if record.go_on else "the same command again goes on from there"
-    return "; ".join([*(text for text in said if text), go_on])
+    return "; ".join([*(text for text in facts if text), go_on])
 
 
 def _rendered(error: BaseException) -> RenderedError:

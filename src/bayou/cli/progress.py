@@ -33,7 +33,7 @@ _RATE_WINDOW_S = 6.0
 _LEFT_WINDOW_S = 20.0
 _LEFT_AFTER_S = 3.0
 _QUIET_S = 5.0
-"""A stage whose numbers have not changed for so long tells that instead of a time left."""
+"""A stage whose numbers have not changed for so long shows that instead of a time left."""
 _CLOSING_S = 1.0
 _ON_THE_WAY = frozenset({"reading", "writing", "hashing", "listing"})
 """Stages before and after the transfer that a command is for."""

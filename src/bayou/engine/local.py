@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
-from itertools import islice
+from itertools import islice, takewhile
 from queue import Empty, Full, Queue
 from typing import Generic, NamedTuple
 
@@ -150,7 +150,8 @@ class _JobThreads(Generic[Part, Row, Result]):
                 return
 
     def _run(self, part: Part) -> None:
-        rows = iter(self._job.run(part))
+        # A row may take long, as the hash of a large file: a part that is stopped ends after the current one.
+        rows = takewhile(lambda _: not self._stopped.is_set(), self._job.run(part))
         while batch := list(islice(rows, _BATCH_ROWS)):
             if not self._put(_Batch(batch)):
                 return

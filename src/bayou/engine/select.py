@@ -1,12 +1,13 @@
 """The choice of the engine for a job: threads of this process, or Spark. One rule, by measured cost.
 
-Measured on 2 cores with S3 on loopback (`./dev bench engine` prints the table again; docs/spark.md has it): threads of
-this process were faster than a warm Spark server on the same machine at every size tried, by a factor of 2.8 at 1,000
-files and 1.2 at 30,000; a server that has yet to start adds 8 to 16 s. So with Java installed nothing becomes slower:
+Measured on 2 cores with S3 on loopback (`./dev bench engine` prints the table again; docs/spark.md has it): compared
+with threads of this process, a warm Spark server on the same machine took 7 times as long to push 1,000 files, 1.8
+times for 30,000 and 1.2 times for 100,000; to pull 100,000 it took 0.8 times as long. A server that has yet to start
+adds 2 s, and 8 to 16 s if it is the first on a machine:
 
-- On one machine this process does everything up to 100,000 entries or files; beyond that, where nothing was measured
-  yet, Spark's bounded memory counts for more. If its server has yet to start, this process does as much more as it
-  finishes in that time. With one core, Spark has nothing to divide the work among.
+- On one machine this process does everything up to 100,000 entries or files; about there, both are equally fast. If its
+  server has yet to start, this process does as much more as it finishes in that time. With one core, Spark has nothing
+  to divide the work among.
 - A configured cluster does every job that takes longer than opening a session on it: by the number of files, or by
   their bytes, which a cluster moves and hashes over more than one machine's network and cores.
 - `--engine point` and `--engine spark` decide by themselves; `[sync] point_limit` replaces the numbers.
@@ -46,7 +47,7 @@ CLUSTER_BYTES = 1 << 30
 """The work that this process does while a session on a cluster opens, 1.5 s."""
 
 START_S = 12.0
-"""How long a server takes to start: 8 to 16 s."""
+"""How long the first server of a machine takes to start: 8 to 16 s."""
 
 FILES_PER_S = 2800.0
 """Files that threads of this process push in a second: 30,000 files in 10.7 s."""

@@ -104,6 +104,16 @@ def names(tree: IndexTree) -> Iterator[str]:
         yield from (ref.node for ref in refs)
 
 
+def leaf_refs(tree: IndexTree) -> list[Child]:
+    """Return the references to the leaves of a tree, in order; none if its root is a leaf. Only branches are loaded."""
+    if tree.root is None or tree.root.level == 0:
+        return []
+    refs: Sequence[Ref] = [tree.root]
+    for level in range(tree.root.level, 0, -1):
+        refs = [row for node in branches(tree.source, level, refs) for row in node.rows]
+    return cast("list[Child]", refs)
+
+
 def distribute(rows: Sequence[Child], keys: Sequence[str], lo: int, hi: int) -> Iterator[tuple[int, int, int]]:
     """Divide the sorted `keys[lo:hi]` among children: yield each child's position and the slice of its keys.
 

@@ -247,7 +247,7 @@ def _record_moves(repo: Repo, store: Store, deadline: Deadline) -> None:
     try:
         with open_context(repo, options, timeout=deadline.remaining(), store=store) as context:
             known = context.base.remote
-            if known.commit is None:
+            if not context.base.known:
                 return
             snapshot = read_snapshot(context.store, context.cache, known, etag=None)
             assert snapshot is not None  # the request had no ETag

@@ -32,17 +32,17 @@ from bayou.packs.write import PackWriter, SentPack
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import bad_content, parallel_map, path_failure
 
-_PART_BYTES = 256 << 20
+PART_BYTES = 256 << 20
 """Bytes that a part of the move has at least. Its last pack may be small, so that few parts make few small packs."""
 
-_WINDOW_BYTES = 32 << 20
-_WINDOW_FILES = 10_000
+WINDOW_BYTES = 32 << 20
+WINDOW_FILES = 10_000
 """The files that a part holds in memory at a time, besides the packs that it writes."""
 
 _MOST_FAILED = 1000
 """Failures that the driver keeps; of more, it knows only the number."""
 
-_COMMIT_ROWS = 25_000
+COMMIT_ROWS = 25_000
 """Rows of one commit: so many that the commit costs little in comparison, and few enough for memory."""
 
 
@@ -142,7 +142,7 @@ class MoveJob:
         return Needs((self._store,), written=(self._store,))
 
     def parts(self, wanted: int) -> Sequence[Sequence[Ref]]:
-        return groups(self._moving.leaves, min(wanted, max(1, self._moving.size // _PART_BYTES)))
+        return groups(self._moving.leaves, min(wanted, max(1, self._moving.size // PART_BYTES)))
 
     def run(self, part: Sequence[Ref]) -> Iterator[Moved]:
         return _MoveKernel(self._store, self._moving).run(part)
@@ -158,7 +158,7 @@ class MoveJob:
                 failed.append(row)
             else:
                 more += 1
-            if len(batch) >= _COMMIT_ROWS:
+            if len(batch) >= COMMIT_ROWS:
                 self._commit(batch)
                 batch = []
         if batch:
@@ -207,10 +207,10 @@ def _windows(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
     """Divide entries, so that the content of each list fits into memory."""
     while window := list(islice(entries, 1)):
         size = window[0].size
-        for entry in islice(entries, _WINDOW_FILES - 1):
+        for entry in islice(entries, WINDOW_FILES - 1):
             window.append(entry)
             size += entry.size
-            if size >= _WINDOW_BYTES:
+            if size >= WINDOW_BYTES:
                 break
         yield window
 

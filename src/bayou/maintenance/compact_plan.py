@@ -1,4 +1,4 @@
-"""What a compaction rewrites: the index tells how much of each pack is in use.
+"""What a compaction rewrites: the index shows how much of each pack is in use.
 
 A job reads the leaves of the index. The driver sorts what they name by pack, in a file, and decides pack by pack. It
 reads leaves of earlier roots only if some pack holds files that the index does not name: it is rewritten once no
@@ -33,7 +33,7 @@ from bayou.objectstore import keys
 from bayou.packs.archive import END_BYTES, count_members
 from bayou.packs.usage import NamedMember, PackUse, is_small, named_member, pack_uses
 
-_LEAVES_PER_PART = 8
+LEAVES_PER_PART = 8
 """Leaves that a part of the survey has at least: they are read at once."""
 
 _COMPANY = 2
@@ -85,7 +85,7 @@ class Planner:
         """Read the index of a head, and decide; nothing is written."""
         nodes: set[str] = set()
         with closing(Survey(current_leaves(self._store, seen.head, nodes))) as survey:
-            executor.run(SurveyJob(self._handle, survey.leaves, Look(self._config.pack_below), survey))
+            executor.run(SurveyJob(self._handle, survey.leaves, SurveyScope(self._config.pack_below), survey))
             return self._choose(executor, seen, survey, nodes)
 
     def _choose(self, executor: Executor, seen: HeadSeen, survey: Survey, nodes: set[str]) -> Plan:
@@ -145,7 +145,7 @@ class Planner:
     def _with_unnamed_files(self, uses: Sequence[PackUse]) -> dict[str, int]:
         """Return the packs that have more files than the index names, each with the number of its files (0: not known).
 
-        The index shows unnamed files between others. For those at the end of a pack, one small request tells.
+        The index shows unnamed files between others. One small request shows those at the end of a pack.
         """
         found = {use.name: 0 for use in uses if use.dead}
         rest = [use for use in uses if use.name not in found]
@@ -161,7 +161,7 @@ class Planner:
         """
         earlier = recent_leaves(self._store, head, self._before, nodes)
         if earlier:
-            executor.run(SurveyJob(self._handle, earlier, Look(earlier=packs), survey))
+            executor.run(SurveyJob(self._handle, earlier, SurveyScope(earlier=packs), survey))
 
     def _count(self, name: str) -> int:
         """Return how many files a pack says it has; 0 if it cannot be read, which `verify` reports."""
@@ -237,8 +237,8 @@ class NumberedLeaves(Struct, frozen=True):
     refs: Sequence[Ref]
 
 
-class Look(Struct, frozen=True):
-    """What to look for in leaves.
+class SurveyScope(Struct, frozen=True):
+    """What a survey counts in leaves.
 
     In those of the current index: the files in packs, and objects of less than `pack_below` bytes; each leaf must be
     readable. In those of `earlier` roots, which readers may still use: the files in these packs alone.
@@ -253,14 +253,14 @@ class SurveyJob:
 
     row = Surveyed
 
-    def __init__(self, store: StoreHandle, leaves: Sequence[Ref], look: Look, survey: Survey) -> None:
+    def __init__(self, store: StoreHandle, leaves: Sequence[Ref], scope: SurveyScope, survey: Survey) -> None:
         self._store = store
         self._leaves = leaves
-        self._look = look
+        self._scope = scope
         self._survey = survey
 
-    def __reduce__(self) -> tuple[Any, tuple[StoreHandle, Look]]:
-        return _SurveyKernel, (self._store, self._look)
+    def __reduce__(self) -> tuple[Any, tuple[StoreHandle, SurveyScope]]:
+        return _SurveyKernel, (self._store, self._scope)
 
     @property
     def stage(self) -> Stage:
@@ -274,13 +274,13 @@ class SurveyJob:
     def parts(self, wanted: int) -> Sequence[NumberedLeaves]:
         parts: list[NumberedLeaves] = []
         first = 0
-        for some in groups(self._leaves, min(wanted, -(-len(self._leaves) // _LEAVES_PER_PART) or 1)):
+        for some in groups(self._leaves, min(wanted, -(-len(self._leaves) // LEAVES_PER_PART) or 1)):
             parts.append(NumberedLeaves(first, some))
             first += len(some)
         return parts
 
     def run(self, part: NumberedLeaves) -> Iterator[Surveyed]:
-        return _SurveyKernel(self._store, self._look).run(part)
+        return _SurveyKernel(self._store, self._scope).run(part)
 
     def fold(self, rows: Iterable[Surveyed]) -> None:
         self._survey.add(rows)
@@ -291,22 +291,22 @@ class _SurveyKernel:
 
     row = Surveyed
 
-    def __init__(self, store: StoreHandle, look: Look) -> None:
+    def __init__(self, store: StoreHandle, scope: SurveyScope) -> None:
         self._store = store
-        self._look = look
+        self._scope = scope
 
     def run(self, part: NumberedLeaves) -> Iterator[Surveyed]:
         source = StoreNodes(self._store.open())
         for number, node in enumerate(source.map(partial(try_load, source, 0), part.refs), part.first):
             if isinstance(node, Leaf):
                 yield from self._rows(number, node)
-            elif self._look.earlier is None and isinstance(node, Exception):
+            elif self._scope.earlier is None and isinstance(node, Exception):
                 raise node
 
     def _rows(self, number: int, leaf: Leaf) -> Iterator[Surveyed]:
-        earlier = self._look.earlier
+        earlier = self._scope.earlier
         if earlier is None:
-            objects = [entry.size for entry in leaf.rows if is_small_object(entry, self._look.pack_below)]
+            objects = [entry.size for entry in leaf.rows if is_small_object(entry, self._scope.pack_below)]
             if objects:
                 yield Surveyed(number, None, len(objects), sum(objects))
         for entry in leaf.rows:

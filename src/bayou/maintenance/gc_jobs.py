@@ -45,7 +45,7 @@ trash names it."""
 _OTHER, _NEWEST = "other", "newest"
 
 
-_ENTRIES_PER_PART = 5000
+ENTRIES_PER_PART = 5000
 """Entries that a part has at least: dividing a store also takes requests."""
 
 
@@ -109,9 +109,9 @@ def recent_leaves(store: Store, head: Head, before: int, nodes: set[str]) -> lis
     return [ref for row in _retained_rows(store, head, before) for ref in _leaves(source, row.root, nodes)]
 
 
-def is_garbage(meta: ObjectMeta, before: int, *, kept: bool) -> bool:
+def is_garbage(meta: ObjectMeta, before: int, *, retained: bool) -> bool:
     """Whether a listed object may be deleted (V5): Bayou wrote it before `before`, and no retained root names it."""
-    return meta.modified < before and not kept and is_ours(meta.key)
+    return meta.modified < before and not retained and is_ours(meta.key)
 
 
 def is_ours(key: str) -> bool:
@@ -211,12 +211,12 @@ class Sweep:
         key, *rest = known[_LISTED]
         meta = ObjectMeta(key_text(key), *rest)
         if is_internal(meta.key) and not is_pack(meta.key):
-            kept = _is_retained(meta.key, self._roots)
+            retained = _is_retained(meta.key, self._roots)
         elif is_inside(meta.key, self._other_stores):
             return None
         else:
-            kept = _RETAINED in known  # a pack: if a retained root names any of its files (P6)
-        return meta if is_garbage(meta, self._before, kept=kept) else None
+            retained = _RETAINED in known  # a pack: if a retained root names any of its files (P6)
+        return meta if is_garbage(meta, self._before, retained=retained) else None
 
 
 class Listed(NamedTuple):
@@ -255,7 +255,7 @@ class ListJob:
         return Needs((self._store,))
 
     def parts(self, wanted: int) -> Sequence[Sequence[Part]]:
-        wanted = min(wanted, max(1, -(-self._entries // _ENTRIES_PER_PART)))
+        wanted = min(wanted, max(1, -(-self._entries // ENTRIES_PER_PART)))
         found = divide(self._store.open(), wanted)
         whole = any(part.directory is None and part.deep for part in found)
         return groups(found if whole else [*found, Part(keys.INTERNAL)], wanted)
@@ -307,14 +307,14 @@ class Named(NamedTuple):
 
     path: str
     push: str | None
-    kept: bool
+    retained: bool
 
 
 class LeafGroup(Struct, frozen=True):
-    """Some leaves. `kept`: of retained roots. `strict`: of the current root, so that each must be readable."""
+    """Some leaves. `retained`: of retained roots. `strict`: of the current root, so that each must be readable."""
 
     leaves: Sequence[Ref]
-    kept: bool
+    retained: bool
     strict: bool
 
 
@@ -346,15 +346,15 @@ class NamesJob:
             (self._roots.recent, True, False),
             (self._roots.earlier, False, False),
         )
-        return [LeafGroup(some, kept, strict) for refs, kept, strict in kinds for some in groups(refs, wanted)]
+        return [LeafGroup(some, retained, strict) for refs, retained, strict in kinds for some in groups(refs, wanted)]
 
     def run(self, part: LeafGroup) -> Iterator[Named]:
         return _NamesKernel(self._store).run(part)
 
     def fold(self, rows: Iterable[Named]) -> None:
         self._spool.add(
-            (key_bytes(path), push or "", _RETAINED if kept else _ONCE_INDEXED, None, None, None, None, None)
-            for path, push, kept in rows
+            (key_bytes(path), push or "", _RETAINED if retained else _ONCE_INDEXED, None, None, None, None, None)
+            for path, push, retained in rows
         )
 
 
@@ -374,10 +374,10 @@ class _NamesKernel:
                 for row in node.rows:
                     # The key of any row, even one that no client wrote (V25), protects its object (V5).
                     if row.pack is None:
-                        yield Named(*keys.parse_payload(row.key), part.kept)
+                        yield Named(*keys.parse_payload(row.key), part.retained)
                     elif row.pack not in packs:
                         packs.add(row.pack)
-                        yield Named(row.key, None, part.kept)
+                        yield Named(row.key, None, part.retained)
             elif part.strict and isinstance(node, Exception):
                 raise node
 

@@ -103,10 +103,10 @@ class Relocation:
 def _relocated(entry: Entry, sent: Upload) -> Entry:
     """Return an entry with the location of its new upload, and otherwise unchanged (P4)."""
     assert sent.stored is not None
-    if sent.place is None:
+    if sent.location is None:
         etag, version = sent.stored.etag, sent.stored.version
         return replace(
             entry, etag=etag, version=version, at=sent.push, pack=None, offset=None, stored=None, method=None
         )
-    pack, offset, stored, method = sent.place.pack, sent.place.offset, sent.place.stored, sent.place.method
+    pack, offset, stored, method = sent.location.pack, sent.location.offset, sent.location.stored, sent.location.method
     return replace(entry, etag=None, version=None, at=None, pack=pack, offset=offset, stored=stored, method=method)

@@ -34,7 +34,17 @@ from bayou.index.tree import IndexTree, find_many
 from bayou.maintenance.replica import transfer
 from bayou.maintenance.replica.pairs import CopyRules
 from bayou.maintenance.replica.plan import Counts, Plan, plan
-from bayou.maintenance.replica.target import Overtaken, Target, begin, check_others, doubtful, look, mark, same, unmark
+from bayou.maintenance.replica.target import (
+    Overtaken,
+    Target,
+    begin,
+    check_others,
+    doubtful,
+    mark,
+    read_target,
+    same,
+    unmark,
+)
 from bayou.maintenance.replica.transfer import EarlierCopies, Made, Stores, needs_of, swap, tally_of
 from bayou.objectstore.retry import RetryPolicy
 from bayou.objectstore.store import Store
@@ -152,7 +162,7 @@ def _head(source: Store) -> Head:
 
 def _estimate(job: _Job) -> None:
     """Report what a run would do; write nothing anywhere (V15)."""
-    target = look(job.stores.target, job.head, job.source)
+    target = read_target(job.stores.target, job.head, job.source)
     check_others(target)
     counts = plan(job.tree, target).counts
     _guard(job, target, counts)
@@ -161,7 +171,7 @@ def _estimate(job: _Job) -> None:
 
 def _attempt(job: _Job, *, again: bool) -> bool:
     """Read the target, copy what it lacks, and swap its head; return False if one of the stores changed meanwhile."""
-    target = look(job.stores.target, job.head, job.source)
+    target = read_target(job.stores.target, job.head, job.source)
     check_others(target)
     found = plan(job.tree, target)
     _guard(job, target, found.counts)

@@ -61,7 +61,7 @@ from bayou.worktree.scan import ScannedFile, SkippedPath, scan
 from bayou.worktree.tree import Worktree
 
 _COPY_THREADS = 8
-_NAMED = 20
+MOST_NAMED = 20
 """How many missing or damaged files a warning names."""
 _CHUNK = 1 << 20
 
@@ -301,8 +301,8 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
 
 def _names(paths: Sequence[str]) -> str:
     """Return the first of these paths, and how many more there are, for a warning."""
-    first = ", ".join(sorted(paths)[:_NAMED])
-    return f"{first} and {len(paths) - _NAMED} more (`bayou datastore verify` lists them)" if paths[_NAMED:] else first
+    first, more = ", ".join(sorted(paths)[:MOST_NAMED]), len(paths) - MOST_NAMED
+    return f"{first} and {more} more (`bayou datastore verify` lists them)" if more > 0 else first
 
 
 def _proved(store: Store, datastore: DatastoreConfig) -> DatastoreConfig:

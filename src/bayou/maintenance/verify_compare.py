@@ -69,7 +69,7 @@ _BATCH = 2000
 """Entries whose objects are requested or read together."""
 
 
-_PACKED_BATCH = 20_000
+PACKED_BATCH = 20_000
 """Entries in packs that are read together: the files of a dozen packs, so that few packs need two requests."""
 
 
@@ -183,7 +183,7 @@ class SectionComparison:
             yield from self._by_name()
         if len(self._unread) >= _BATCH:
             yield from self._read()
-        if len(self._unread_packed) >= _PACKED_BATCH:
+        if len(self._unread_packed) >= PACKED_BATCH:
             yield from self._read_packed()
 
     def _to_read(self, entry: Entry) -> None:

@@ -73,7 +73,7 @@ from bayou.maintenance.verify_rules import (
 )
 from bayou.sync.report import Refusal
 
-_ENTRIES_PER_PART = 5000
+ENTRIES_PER_PART = 5000
 """Entries that a part has at least: dividing a store also takes requests."""
 
 
@@ -106,7 +106,7 @@ class VerifyJob:
     def parts(self, wanted: int) -> Sequence[Sequence[Section]]:
         """Divide the store by directories, and group sections into parts of about the same cost."""
         root = self._head.root
-        wanted = min(wanted, -(-root.entries // _ENTRIES_PER_PART) if root is not None else 1)
+        wanted = min(wanted, -(-root.entries // ENTRIES_PER_PART) if root is not None else 1)
         hidden = [damage.span for damage in self._index.damage]
         index, trash = _Leaves(self._index), _Leaves(self._trash)
         found = (

@@ -5,10 +5,11 @@ Columns are text, int64, binary, boolean, double and times in µs. `batches` str
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow
+from msgspec import Struct
 
 from bayou.core import limits
 from bayou.core.iterators import batched
@@ -122,3 +123,30 @@ def batches(spark: SparkSession, frame: DataFrame) -> Iterator[pyarrow.RecordBat
 def tasks_of(spark: SparkSession) -> int:
     """Return a number of tasks that keeps the cluster busy: the configured number of shuffle partitions."""
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+
+
+Read = Callable[[Any], Iterator[pyarrow.RecordBatch]]
+"""Read one part. Spark pickles the function, and a worker calls it, maybe twice for one part."""
+
+
+def read_parts(spark: SparkSession, schema: pyarrow.Schema, parts: Sequence[Any], read: Read) -> DataFrame:
+    """Return a data frame of the batches that `read` yields for each part, one task per part.
+
+    The parts, and the credentials of a store, travel inside the pickled kernel. An option of a data source would be
+    part of the plan, and Spark logs plans (V26); it would also start two Python processes before the first task.
+    """
+    count = max(1, len(parts))
+    return spark.range(0, count, 1, count).mapInArrow(_Parts(parts, read), ddl(schema))
+
+
+class _Parts(Struct, frozen=True):
+    """A kernel: from the numbers of parts to the batches of those parts."""
+
+    parts: Sequence[Any]
+    read: Read
+
+    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for found in batches:
+            for number in found.column(0).to_pylist():
+                if number < len(self.parts):
+                    yield from self.read(self.parts[number])

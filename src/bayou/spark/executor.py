@@ -1,4 +1,4 @@
-"""Run jobs (`engine.job`) as Spark tasks, and the steps of a large sync that Spark takes over (`sync.bulk`).
+"""Run jobs (`engine.job`) as Spark tasks, and transfer the files of a large sync (`sync.bulk`).
 
 Each part of a job is a task: a kernel gets the part's number, runs the part with the store client of its process, and
 yields the rows as Arrow batches. The driver folds the rows as they arrive and never collects them.
@@ -13,7 +13,6 @@ import typing
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -22,26 +21,27 @@ from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress
 from bayou.engine.job import Job, Needs, Part, Result, Row
-from bayou.spark.arrow import BYTES, INT, batches, key_bytes, key_text, tasks_of
+from bayou.spark.arrow import BYTES, INT, batches, key_bytes, key_text, read_parts, tasks_of
 from bayou.spark.progress import watching
 from bayou.spark.session import interrupt_at_deadline, interrupt_on_error, log_of, spark_errors
-from bayou.spark.sources.source import read_parts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql.connect.session import SparkSession
 
-    from bayou.index.tree import IndexTree
     from bayou.objectstore.spec import StoreSpec
     from bayou.spark.transfer import SparkTransfer
     from bayou.sync.context import SyncContext
-    from bayou.sync.plan.windows import Comparison
 
 _PARTS_PER_TASK = 4
 """More parts than tasks run at once, so that a long part leaves no core idle."""
 
 _BATCH_ROWS = 2000
+
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Spark compiles no code for the plans of jobs: their work is in Python, and compiling takes a new server a second.
+
+A task that compiles also asks the driver for classes that do not exist, and on a new server the answer to the first of
+these questions is sometimes lost: Spark then waits for two minutes (`RemoteClassLoaderError`) before it tries again."""
 
 _COLUMNS = {str: BYTES, bytes: BYTES, int: INT, float: pyarrow.float64(), bool: pyarrow.bool_()}
 """The Arrow types of fields. A `str` is sent as bytes: a key of a store need not be UTF-8."""
@@ -74,12 +74,6 @@ class SparkExecutor:
                 closing(self._rows(job.row, batches(spark, frame))) as rows,
             ):
                 return job.fold(rows)
-
-    def compare(self, spec: StoreSpec, context: SyncContext, remote: IndexTree, folder: Path) -> Comparison:
-        from bayou.spark.plan import plan  # noqa: PLC0415
-
-        with spark_errors(log_of(self.session)):
-            return plan(self.session, spec, context, remote, folder)
 
     def mover(self, spec: StoreSpec, context: SyncContext) -> SparkTransfer:
         from bayou.spark.transfer import SparkTransfer  # noqa: PLC0415
@@ -169,6 +163,8 @@ class SparkEngines:
         for store in needs.stores:
             require_private_channel(config, store.spec())
         with spark_session(config, deadline=deadline) as spark:
+            for name, value in INTERPRETED.items():
+                spark.conf.set(name, value)
             for store in needs.stores:
                 require_store(spark, store.url, writes=store in needs.written)
             for path, what in needs.directories:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     """A session, for modules that must not import pyspark themselves."""
 
 _ATTEMPTS = 2
-_LOCAL_RETRIES, _REMOTE_RETRIES = 3, 8
+LOCAL_RETRIES, REMOTE_RETRIES = 3, 8
 _NO_PROXY = [("grpc.enable_http_proxy", 0)]
 _DEADLINE_POLL_S = 0.2
 _MOST_CHARACTERS = 300
@@ -220,7 +220,7 @@ def _connect(url: str, expected: ServerRecord | None, log: Path | None) -> Spark
     except PySparkException as error:
         raise SparkUnavailable(str(error)) from None
     spark = SparkSession.builder.channelBuilder(builder).create()
-    retries = _LOCAL_RETRIES if expected else _REMOTE_RETRIES
+    retries = LOCAL_RETRIES if expected else REMOTE_RETRIES
     spark.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=5000)])
     try:
         with spark_errors(log):

@@ -90,7 +90,7 @@ class SparkTransfer:
         self._store = store
         self._root = root
         self._staging = staging
-        self._pack_size = pack_size
+        self.pack_size = pack_size
         self._deadline = deadline
         self._folders: list[Path] = []
         self._prefetched: deque[_Prefetch] = deque()
@@ -111,14 +111,14 @@ class SparkTransfer:
     def _send(self, window: list[QueuedUpload]) -> Generator[Upload | Failure | None, None, None]:
         window.sort(key=attrgetter("path"))  # files that are read together lie together in a pack
         reports = self._staging / temporary_name()
-        kernel = transfer.Uploads(self._spec, self._root, self._pack_size, seconds_left(self._deadline), reports)
+        kernel = transfer.Uploads(self._spec, self._root, self.pack_size, seconds_left(self._deadline), reports)
         return self._run(
             window,
             transfer.queued_to_batch,
             kernel,
             transfer.UploadResults({item.path: item.upload for item in window}),
             reports,
-            divide_uploads(window, self._most_tasks, self._pack_size),
+            divide_uploads(window, self._most_tasks, self.pack_size),
         )
 
     def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:

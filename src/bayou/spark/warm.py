@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +16,6 @@ from bayou.spark.server.control import START_S, SparkServer, accepts_connections
 from bayou.spark.server.identity import find_spark, spark_version
 from bayou.spark.server.watch import stop_if_idle
 from bayou.spark.session import spark_session, without_secrets
-from bayou.spark.shared_fs import on_this_machine
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -106,7 +104,7 @@ def _exercise_server(config: SparkConfig, deadline: Deadline | None) -> None:
 
 
 def _exercise(spark: SparkSession) -> None:
-    """Use each feature that jobs use: Arrow to Python and back, sources, shuffles, joins, windows, streamed results.
+    """Use each feature that jobs use: Arrow to Python and back, shuffles, joins, windows, streamed results.
 
     The classes that are loaded here get into the class archive, so that the first job on a new server starts fast.
     """
@@ -114,8 +112,7 @@ def _exercise(spark: SparkSession) -> None:
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    from bayou.spark.arrow import BYTES, INT, TEXT, TIME, batches  # noqa: PLC0415
-    from bayou.spark.sources.source import load, read_parts  # noqa: PLC0415
+    from bayou.spark.arrow import BYTES, INT, TEXT, TIME, batches, read_parts  # noqa: PLC0415
 
     schema = pyarrow.schema({"path": TEXT, "size": INT, "sha256": BYTES, "modified": TIME})
     table = pyarrow.table(
@@ -128,9 +125,7 @@ def _exercise(spark: SparkSession) -> None:
     def same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         yield from batches
 
-    kernel_rows = read_parts(spark, schema, range(2), read)
-    source_rows = load(spark, "warm", schema, range(2), read)
-    grouped = kernel_rows.unionByName(source_rows).repartition("path").groupBy("path")
+    grouped = read_parts(spark, schema, range(2), read).repartition("path").groupBy("path")
     merged = grouped.agg(*(f.first(name, ignorenulls=True).alias(name) for name in schema.names[1:]))
     changed = merged.where(~f.coalesce(f.col("size").eqNullSafe(f.col("path").cast("long")), f.lit(True)))
     divided = spark.createDataFrame(table).withColumn("task", f.col("size").cast("int") % 2)
@@ -145,35 +140,6 @@ def _exercise(spark: SparkSession) -> None:
     ):
         for _ in batches(spark, frame):
             pass
-    if on_this_machine(spark):
-        with tempfile.TemporaryDirectory(prefix="bayou-warm-") as directory:
-            _exercise_sync(spark, Path(directory))
-
-
-def _exercise_sync(spark: SparkSession, folder: Path) -> None:
-    """Plan a small sync, once as a first push and once as a first pull.
-
-    The plans are those of a large sync, and the server keeps the code that it compiles for a plan.
-    """
-    from bayou.index.build import build  # noqa: PLC0415
-    from bayou.index.entry import Entry  # noqa: PLC0415
-    from bayou.index.node_store import LocalNodes, NodeFiles  # noqa: PLC0415
-    from bayou.index.tree import IndexTree  # noqa: PLC0415
-    from bayou.objectstore.spec import StoreSpec  # noqa: PLC0415
-    from bayou.spark.kernels.plan import ObserveKernel  # noqa: PLC0415
-    from bayou.spark.plan import compare  # noqa: PLC0415
-    from bayou.spark.sources.sync_inputs import Inputs  # noqa: PLC0415
-
-    cache, root = folder / "nodes", folder / "tree"
-    (root / "files").mkdir(parents=True)
-    (root / "files/here").write_bytes(b"here")
-    nodes = LocalNodes(NodeFiles(cache), "warm")
-    empty = IndexTree(nodes, None)
-    remote_index = IndexTree(nodes, build([Entry("files/there", None, 0, None, None, None, 0)], nodes))
-    for number, remote in enumerate((empty, remote_index)):
-        kernel = ObserveKernel(root, 1, ("full", ()), True, (), 0, False, remote is empty)
-        inputs = Inputs(root, {}, empty, None if remote is empty else remote, cache)
-        compare(spark, StoreSpec.of(folder.as_uri(), None, {}), inputs, kernel, folder / f"found-{number}")
 
 
 def _rows() -> dict[str, list[object]]:

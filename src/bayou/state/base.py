@@ -56,6 +56,7 @@ class RemoteState(Struct, frozen=True):
     commit: str | None
     etag: str | None
     policy: str
+    """The policy of the last sync that ended; empty before the first one has."""
     rebuilt: str | None
     """The commit of the last index rebuild that base was compared with, if there was one."""
 
@@ -80,8 +81,8 @@ class SyncBase:
 
     @property
     def known(self) -> bool:
-        """Whether this tree ever matched a head of this remote."""
-        return self.remote.commit is not None
+        """Whether a sync with a head of this remote has ever ended."""
+        return self.remote.policy != ""
 
     def tree(self) -> IndexTree:
         """Return base as of the last fold."""
@@ -145,8 +146,8 @@ class SyncBase:
                 db.execute(f"DELETE FROM {table} WHERE place = ?", (self.remote_id,))
             db.execute("UPDATE file SET matches = NULL WHERE matches = ?", (self.remote_id,))
             db.execute(
-                "UPDATE place SET store = NULL, root = NULL, seq = NULL, commit_id = NULL, etag = NULL, rebuilt = NULL"
-                " WHERE id = ?",
+                "UPDATE place SET store = NULL, root = NULL, seq = NULL, commit_id = NULL, etag = NULL, policy = '',"
+                " rebuilt = NULL WHERE id = ?",
                 (self.remote_id,),
             )
 

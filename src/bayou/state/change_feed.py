@@ -101,8 +101,8 @@ class ChangeFeed:
         self._remote_id = remote_of(database, repo)
         self._close_abandoned()
         with database.snapshot() as db:
-            root, commit, etag = db.execute(
-                "SELECT root, commit_id, etag FROM place WHERE id = ?", (self._remote_id,)
+            root, policy, etag = db.execute(
+                "SELECT root, policy, etag FROM place WHERE id = ?", (self._remote_id,)
             ).fetchone()
             recent = db.execute(_RECENT, (self._remote_id, self._remote_id)).fetchall()
             newest, rows = db.execute(
@@ -113,7 +113,7 @@ class ChangeFeed:
                 "SELECT id FROM journal WHERE place = ? AND state = 'open'", (self._remote_id,)
             ).fetchall()
         self._recent = [str(path) for path, _ in recent]
-        self._known = commit is not None
+        self._known = policy != ""  # as `SyncBase.known`
         self.complete = etag is not None and not recent
         """Whether base has every entry of the store: a path without an entry is not in the store (V3)."""
         self.cursor = Cursor(

@@ -352,6 +352,16 @@ class Database:
             except sqlite3.Error as error:
                 raise self._state_error(error) from None
 
+    def copy_to(self, file: Path) -> None:
+        """Write a copy of the database as it is now; nothing is ever written to the copy again."""
+        create_private(file)
+        with self._lock:
+            try:
+                with contextlib.closing(sqlite3.connect(file)) as copy:
+                    self._connection.backup(copy)
+            except sqlite3.Error as error:
+                raise self._state_error(error) from None
+
     def rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
         """Return all rows of a query."""
         with self._lock:

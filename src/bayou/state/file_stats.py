@@ -44,11 +44,19 @@ class CachedHash(NamedTuple):
 
 
 def file_stat(root: Path, path: str) -> FileStat | None:
-    """Return the stat of a regular file in the tree; None if there is none at that path."""
+    """Return the stat of a regular file in the tree; None if there is none at that path, or it cannot be examined."""
+    try:
+        return examine_file(root, path)
+    except OSError:
+        return None
+
+
+def examine_file(root: Path, path: str) -> FileStat | None:
+    """Return the stat of a regular file in the tree, None if there is none; `OSError` if that cannot be found out."""
     try:
         os.lstat(os.path.join(root, path))  # most callers ask for a missing file, and this call alone shows it
         status = SafeRoot(root).lstat(path)
-    except (PathRefused, OSError):
+    except (PathRefused, FileNotFoundError, NotADirectoryError):
         return None
     return FileStat.of(status) if status is not None and S_ISREG(status.st_mode) else None
 

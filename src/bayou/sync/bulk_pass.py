@@ -1,9 +1,10 @@
-"""A sync pass over more paths than one process can plan.
+"""A sync pass over more paths than one process can hold.
 
-Spark compares tree, base and store; then this process plans, transfers and commits window after window
-(`plan.windows`), each like a small sync, and has few windows in memory. Each window has its own commit, so a pass that
-is killed leaves the same as any interrupted sync, and the next sync goes on from there. Checks that concern the sync as
-a whole, such as the guard against mass deletes, run before the first window.
+A job compares tree, base and store (`plan.compare_job`), on Spark or in this process. Then this process plans,
+transfers and commits window after window (`plan.windows`), each like a small sync, and has few windows in memory. Each
+window has its own commit, so a pass that is killed leaves the same as any interrupted sync, and the next sync goes on
+from there. Checks that concern the sync as a whole, such as the guard against mass deletes, run before the first
+window.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from bayou.core.errors import IndexDamaged, SparkFailed
 from bayou.core.progress import CombinedProgress
+from bayou.engine.job import Executor
 from bayou.index.tree import IndexTree, diff, scan
-from bayou.objectstore.spec import StoreSpec
 from bayou.state import file_stats
 from bayou.state.journal import JournalSnapshot
 from bayou.sync.bulk import BulkExecutor
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot, windows
+from bayou.sync.plan.compare_job import compare
 from bayou.sync.plan.decision_table import Action
 from bayou.sync.plan.local_scanner import LocalScanner, ScanResult
 from bayou.sync.plan.planner import forget_unconfirmed, guard, plan, report_discovery
@@ -42,14 +44,18 @@ _NAMED = 3
 """Conflicts that an error message names."""
 
 
-def large_pass(
-    context: SyncContext, executor: BulkExecutor, spec: StoreSpec, store_view: RemoteSnapshot | None = None
-) -> bool:
-    """Run a pass on Spark; return whether something changed meanwhile, so that another pass is needed.
+def large_pass(context: SyncContext, executor: Executor, store_view: RemoteSnapshot | None = None) -> bool:
+    """Run a pass in windows; return whether something changed meanwhile, so that another pass is needed.
 
-    `store_view` is the snapshot that this process read before it found that the sync is too large for it.
+    `store_view` is the snapshot that this process read before it found that the sync is so large.
     """
-    context.report.engine = "spark"
+    report = context.report
+    if executor.engine == "spark":
+        report.engine = "spark"
+    elif context.options.dry_run:
+        report.engine = "point"
+    elif report.engine == "spark":
+        report.engine = "fast"  # until this process transfers something
     if store_view is None:
         ours = context.options.adopt or context.journal.counts()[0] > 0
         store_view = read_remote(context, ours=ours, etag=None)
@@ -59,9 +65,12 @@ def large_pass(
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     _forget_before_rebuild(context, store_view)
-    with _empty_directory(context.repo.state / LARGE) as folder, _spark_mover(context, executor, spec) as mover:
-        planned = _compare(context, executor, spec, store_view, folder)
-        bulk = _BulkPass(replace(context, executor=mover), planned, store_view, mover)
+    with (
+        _empty_directory(context.repo.state / LARGE) as folder,
+        _bulk_mover(context, executor) as mover,
+        closing(_compare(context, executor, store_view, folder)) as planned,
+    ):
+        bulk = _BulkPass(context if mover is None else replace(context, executor=mover), planned, store_view, mover)
         bulk.report_findings()
         if context.options.dry_run:
             bulk.report_actions()
@@ -86,23 +95,27 @@ def _empty_directory(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _spark_mover(context: SyncContext, executor: BulkExecutor, spec: StoreSpec) -> Iterator[BulkMover]:
-    """Yield the transfer of files by Spark's workers. It is checked that they see the tree and the local state."""
-    mover = executor.mover(spec, context)
+def _bulk_mover(context: SyncContext, executor: Executor) -> Iterator[BulkMover | None]:
+    """Yield the transfer of files by the executor's workers, who must see the tree and the local state.
+
+    None: the threads of this process transfer files, as in a small sync.
+    """
+    if not isinstance(executor, BulkExecutor):
+        yield None
+        return
+    mover = executor.mover(context.handle.spec(), context)
     try:
         yield mover
     finally:
         mover.close()
 
 
-def _compare(
-    context: SyncContext, executor: BulkExecutor, spec: StoreSpec, store_view: RemoteSnapshot, folder: Path
-) -> Comparison:
-    """Let Spark find the paths that need a decision; if it fails because a node is damaged, raise that error."""
+def _compare(context: SyncContext, executor: Executor, store_view: RemoteSnapshot, folder: Path) -> Comparison:
+    """Find the paths that need a decision; if a worker fails because a node is damaged, raise that error."""
     if not context.options.dry_run:
         context.base.fold(context.nodes)
     try:
-        return executor.compare(spec, context, store_view.tree, folder)
+        return compare(context, executor, store_view.tree, folder)
     except (SparkFailed, IndexDamaged):
         for tree in (context.base.tree(), store_view.tree):
             for _ in scan(tree):
@@ -121,7 +134,9 @@ def _forget_before_rebuild(context: SyncContext, store_view: RemoteSnapshot) -> 
 class _BulkPass:
     """One pass: the result of the comparison, and the store's snapshot as of the last committed window."""
 
-    def __init__(self, context: SyncContext, planned: Comparison, store_view: RemoteSnapshot, mover: BulkMover) -> None:
+    def __init__(
+        self, context: SyncContext, planned: Comparison, store_view: RemoteSnapshot, mover: BulkMover | None
+    ) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view
@@ -228,7 +243,7 @@ class _BulkPass:
 
     def _prefetched_windows(self, context: SyncContext) -> Iterator[tuple[Window, list[PathAction]]]:
         """Yield each window with its actions; in a pull, after the downloads of the next window have started."""
-        if context.options.mode != "pull":
+        if context.options.mode != "pull" or self._mover is None:
             yield from self._plan_windows(context)
             return
         before: list[tuple[Window, list[PathAction]]] = []

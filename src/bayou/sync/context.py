@@ -34,7 +34,7 @@ from bayou.state.database import Database
 from bayou.state.file_stats import file_stat
 from bayou.state.journal import Journal
 from bayou.state.part_log import PartLogs
-from bayou.sync.bulk import Bulk, store_handle
+from bayou.sync.bulk import store_handle
 from bayou.sync.commit.commit import Committer
 from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy
@@ -57,6 +57,8 @@ class SyncState(Struct):
 
     mass_delete: bool = False
     """Whether the commits of this sync are parts of a mass delete that the user allowed."""
+    unindexed: frozenset[str] = frozenset()
+    """Paths that a discovery of the store found and its first head lacks (`planner.forget_unindexed`)."""
     compared_seq: int | None = None
     """The seq of the oldest head that base may be compared with, if base has none recorded; None: base is empty."""
 
@@ -100,11 +102,6 @@ class SyncContext(Struct, frozen=True):
     def by(self) -> str:
         """The author of commits, for the log."""
         return identity()
-
-    @property
-    def bulk(self) -> Bulk | None:
-        """How to use Spark for more paths than this process takes on; None if this process does everything."""
-        return Bulk.of(self.repo.config, self.options.engine, self.deadline, self.report.warn, self.progress)
 
     @property
     def engines(self) -> Engines:

@@ -20,7 +20,7 @@ from bayou.worktree.staging import begun_before, remove_abandoned
 LARGE = "large"
 """The directory, below the local state, where a pass on Spark keeps its findings; only a killed pass leaves it."""
 
-_SPARE = 512
+SPARE_FILES = 512
 _ENTRIES_PER_FILE = 64
 _DAY_MS = 86_400_000
 _NODE_FILE = re.compile(r"[0-9a-f]{64}(-[0-9A-Za-z-]+)?\.parquet|\.bayou-[0-9A-Z]{26}\.tmp")
@@ -46,7 +46,7 @@ def prune_cache(state: Path, database: Database, nodes: LocalNodes) -> None:
         return
     roots = [load_root(str(text)) for (text,) in database.rows("SELECT root FROM place WHERE root IS NOT NULL")]
     entries = sum(root.entries for root in roots if root is not None)
-    if len(files) <= _SPARE + entries // _ENTRIES_PER_FILE:
+    if len(files) <= SPARE_FILES + entries // _ENTRIES_PER_FILE:
         return
     keep = {name for root in roots for name in names(IndexTree(nodes, root))}
     keep |= {digest_of(name).hex() for name in keep}

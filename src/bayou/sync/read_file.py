@@ -126,8 +126,8 @@ def locate(repo: Repo, path: str, *, timeout: float | None = None, connection: C
         index = StoreIndex.of(repo, opened, timeout)
         entry = _entry(repo, index.tree(), name)
     key = index.store.full_key(entry.key)
-    place = (entry.offset, entry.stored, entry.method) if entry.pack is not None else (0, entry.size, STORED)
-    offset, stored, method = cast("tuple[int, int, int]", place)
+    location = (entry.offset, entry.stored, entry.method) if entry.pack is not None else (0, entry.size, STORED)
+    offset, stored, method = cast("tuple[int, int, int]", location)
     return Location(name, parse_url(url).bucket, key, offset, stored, method, entry.size, entry.sha256)
 
 

@@ -8,20 +8,22 @@ only if base's root is the head's root (V3).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bayou.core import paths
 from bayou.core.errors import NotFound
+from bayou.engine.job import Needs
+from bayou.engine.select import LARGE_COLD
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import EVERYTHING
-from bayou.objectstore.spec import StoreSpec
 from bayou.state import base, journal
 from bayou.state.base import BaseLost
 from bayou.state.freshness import record_seen
 from bayou.state.journal import JournalRow
 from bayou.sync.commit import commit
+from bayou.sync.commit.commit import Committed
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot
 from bayou.sync.plan.local_scanner import LocalScanner, ScanResult, TooMany
@@ -31,9 +33,9 @@ from bayou.sync.report import CommitId, PlannedAction, SyncReport
 from bayou.sync.transfer.intents import ProofLost, recover_intents
 
 if TYPE_CHECKING:
-    from bayou.sync.bulk import BulkExecutor
+    from bayou.engine.job import Executor
 
-_PASSES = 5
+PASSES = 5
 """Passes of one sync, at most; the next sync goes on with files that keep changing."""
 
 
@@ -44,7 +46,7 @@ def run(context: SyncContext) -> SyncReport:
     try:
         if not context.options.dry_run:
             recover_intents(context)
-        for _ in range(_PASSES):
+        for _ in range(PASSES):
             if not _pass_or_forget_base(context):
                 break
         else:
@@ -73,37 +75,41 @@ def _pass_or_forget_base(context: SyncContext) -> bool:
 def _pass(context: SyncContext) -> bool:
     """Make one pass; return whether something changed meanwhile and another pass is needed.
 
-    The scan starts in this process; if it finds more paths than the engine's limit, Spark makes the pass. A pull of
-    some models always runs in this process.
+    The scan starts in this process. If it finds more paths than the engine's limit, the pass is made in windows, by the
+    engine that the selector chooses. A pull of some models is never that large.
     """
-    bulk = context.bulk if context.options.scope is None else None
-    if bulk is None:
+    if context.options.scope is not None:
         return _pass_here(context, None)
+    engines = context.engines
+    limit = engines.selector.limit()
+    limit = LARGE_COLD if limit is None else limit
     snapshots: list[RemoteSnapshot] = []
-    if not bulk.required:
+    if not engines.selector.spark_required:
         try:
-            return _pass_here(context, bulk.limit, snapshots)
+            return _pass_here(context, limit, snapshots)
         except TooMany:
             pass
-    again = bulk.run("tree and store were compared", partial(_pass_on_spark, context, snapshots))
-    if again is not None:
-        return again
-    context.report.engine = "fast"
-    return _pass_here(context, None)
+    # One thread: comparing small files is work for the interpreter, of which there is one.
+    return engines.run(
+        Needs((context.handle,)),
+        partial(_pass_in_windows, context, snapshots),
+        what="tree and store were compared",
+        files=limit + 1,
+        threads=1,
+    )
 
 
-def _pass_on_spark(
-    context: SyncContext, snapshots: Sequence[RemoteSnapshot], executor: BulkExecutor, spec: StoreSpec
-) -> bool:
+def _pass_in_windows(context: SyncContext, snapshots: list[RemoteSnapshot], executor: Executor) -> bool:
     from bayou.sync.bulk_pass import large_pass  # noqa: PLC0415
 
-    return large_pass(context, executor, spec, snapshots[0] if snapshots else None)
+    # Only the first engine that tries can use the snapshot: it may have committed some windows before it failed.
+    return large_pass(context, executor, snapshots.pop() if snapshots else None)
 
 
 def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSnapshot] | None = None) -> bool:
     """Make a pass in this process; `TooMany`, before anything is changed, if it has more than `limit` paths.
 
-    The function appends the snapshot of the store to `snapshots`, so that a pass on Spark need not read it again.
+    The function appends the snapshot of the store to `snapshots`, so that a pass in windows need not read it again.
     """
     report = context.report
     remote_state = context.base.remote
@@ -179,6 +185,11 @@ def read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remote
     if not context.options.dry_run:
         head = found.head if found is not None else None
         record_seen(context.database, context.remote_id, head.store if head is not None else None)
+    context.state.unindexed = frozenset()
+    if found is not None and found.head is not None and context.base.remote.commit is None:
+        from bayou.sync.plan.planner import forget_unindexed  # noqa: PLC0415  (only the first head needs it)
+
+        context.state.unindexed = forget_unindexed(context, found.tree, found.head)
     return found
 
 
@@ -213,20 +224,21 @@ def resolve_pending(context: SyncContext, snapshot: RemoteSnapshot) -> bool:
     done = commit.resolve(context.store, context.database, context.remote_id, snapshot.seen)
     if done is None:
         return False
+    record_compared(context, snapshot)
     commit.apply_to_base(context.database, context.remote_id, done)
     context.report.commit = CommitId(done.seq, done.commit)
     return True
 
 
-def record_compared(context: SyncContext, snapshot: RemoteSnapshot) -> None:
-    """Record the head before files of it arrive, so that base is of no later commit than the recorded one.
+def record_compared(context: SyncContext, compared: RemoteSnapshot | Committed) -> None:
+    """Record a head before base takes rows of it, so that base is of no later commit than the recorded one.
 
     If this sync is killed, and the store is then restored from a backup that is older than this head, the next sync
-    finds that out, and does not take what the backup lacks for deleted.
+    finds that out, and does not take what the backup lacks for deleted. The policy is recorded when the sync ends.
     """
-    known, seen = context.base.remote, snapshot.seen
-    if seen is not None and known.commit not in (None, seen.head.commit):
-        _record_head(context, known, seen)
+    known, seen = context.base.remote, compared.seen
+    if seen is not None and known.commit != seen.head.commit:
+        _record_head(context, known, seen, known.policy)
 
 
 def record_in_sync(context: SyncContext, seen: HeadSeen | None, marks: Iterable[JournalRow], *, clean: bool) -> None:
@@ -235,8 +247,12 @@ def record_in_sync(context: SyncContext, seen: HeadSeen | None, marks: Iterable[
     A pass without leftovers (`clean`) also drops the journal's closed marks, whose files are all committed, and prunes
     the node cache.
     """
+    from bayou.sync.plan.planner import newly_wanted  # noqa: PLC0415
+
     remote_state = context.base.fold(context.nodes)
-    _record_head(context, remote_state, seen)
+    # Paths that were absent under the old policy may still have to be pulled (F015).
+    wanted = newly_wanted(context.base, context.policy, remote_state.policy)
+    _record_head(context, remote_state, seen, remote_state.policy if wanted else context.policy.text)
     if clean and not context.report.failed and context.options.mode != "pull":
         with context.database.transaction() as db:
             # A mark that was open during the scan may cover later changes, although it is closed by now (T7).
@@ -246,7 +262,7 @@ def record_in_sync(context: SyncContext, seen: HeadSeen | None, marks: Iterable[
         prune_cache(context.repo.state, context.database, context.nodes)
 
 
-def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: HeadSeen | None) -> None:
+def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: HeadSeen | None, policy: str) -> None:
     """Record a head, with its ETag only if base's root is that head's root: this proves "in sync" (V3).
 
     A base that differs from the head is not moved past an allowed mass delete: a later pull must still find that the
@@ -265,12 +281,6 @@ def _record_head(context: SyncContext, remote_state: base.RemoteState, seen: Hea
         from bayou.sync.plan.forgotten import learn_forgotten  # noqa: PLC0415  (most syncs end equal)
 
         learn_forgotten(context, seen.head)
-    from bayou.sync.plan.planner import newly_wanted  # noqa: PLC0415
-
-    # Paths that were absent under the old policy may still have to be pulled (F015).
-    policy = (
-        remote_state.policy if newly_wanted(context.base, context.policy, remote_state.policy) else context.policy.text
-    )
     with context.database.transaction() as db:
         base.record_head(
             db,

@@ -30,7 +30,7 @@ from bayou.sync.report import IndexStatus, PackStatus, Status
 
 _STATUS_TIMEOUT_S = 10.0
 
-_COUNTED = 20_000
+COUNT_PACKS_UP_TO = 20_000
 """Entries of base up to which packs are counted without being asked for: a tenth of a second."""
 
 
@@ -112,7 +112,7 @@ def _offline(repo: Repo, database: Database, *, packs: bool) -> Status:
 def _packs(repo: Repo, base: SyncBase, *, asked: bool) -> PackStatus | None:
     """Count the packs that base names, from nodes on this machine; None if there are none, or part of base is lost."""
     root = base.remote.root
-    if root is None or (root.entries > _COUNTED and not asked):
+    if root is None or (root.entries > COUNT_PACKS_UP_TO and not asked):
         return None
     from bayou.engine.spool import SortedSpool  # noqa: PLC0415
     from bayou.index.tree import scan  # noqa: PLC0415

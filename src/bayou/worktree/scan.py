@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -18,10 +19,16 @@ from bayou.worktree.durability import os_reason, tree_error
 from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import DIRECTORY, SafeRoot, check_not_symlink, file_kind
 
-__all__ = ["FileStat", "ScannedFile", "SkippedPath", "scan", "subtrees"]
+__all__ = ["FileStat", "ScannedFile", "SkippedPath", "dividing_paths", "scan", "scan_range", "subtrees"]
 
 _MOST_FILES = 1000
 """Files directly in a directory that are looked at one by one; one with more is walked as a whole."""
+_DIRECTORIES_PER_PART = 4
+"""Directories for each part of a tree: more than one, since their sizes differ."""
+
+SAMPLED_PATHS = 20_000
+"""Paths by which a tree is divided, at most; an even number."""
+
 KnownStats = dict[str, tuple[int, int, int, int]]
 """Stats of files by path, each as the tuple that a `FileStat` is."""
 
@@ -177,6 +184,179 @@ def _walk(
             yield SkippedPath(prefix.rstrip("/"), os_reason(error), "unreadable")
         finally:
             os.close(descriptor)
+
+
+class PathRange(Protocol):
+    """A range of paths in bytewise order; an `index.key_range.KeyRange` is one."""
+
+    @property
+    def start(self) -> str: ...
+    @property
+    def end(self) -> str | None: ...
+    def holds(self, path: str) -> bool: ...
+
+
+def scan_range(
+    root: Path, within: PathRange, skipped: list[SkippedPath], temporaries: list[str]
+) -> Iterator[ScannedFile]:
+    """Yield the files of a range in the order of their paths, with the names of a few directories in memory.
+
+    What `scan` yields beside files is added to `skipped`. A directory that cannot be read is added by each range that
+    has a path below it.
+    """
+    check_not_symlink(root)
+    directories: Directories = []
+    skipped += [item for item in _list_roots(root, directories) if within.holds(item.path)]
+    for directory, prefix in sorted(set(directories)):  # a listing may have a name twice, see `_OpenDirectory.read`
+        if _touches(within, prefix):
+            yield from _scan_ordered(directory, prefix, within, skipped, temporaries)
+
+
+class _OpenDirectory:
+    """A directory that a scan in order of path is in: its descriptor, and the names that are still to come."""
+
+    def __init__(self, descriptor: int, prefix: str) -> None:
+        self.descriptor = descriptor
+        self.prefix = prefix
+        self.names: list[str] = []
+
+    def read(self, within: PathRange, skipped: list[SkippedPath], temporaries: list[str]) -> None:
+        """Read the names in the range, the last first; that of a directory ends with `/`, and so do paths below it.
+
+        The names are in order even if not all could be read. A listing has a name twice if the file or directory was
+        replaced meanwhile.
+        """
+        try:
+            with os.scandir(self.descriptor) as entries:
+                for entry in entries:
+                    self._add(entry, within, skipped, temporaries)
+        finally:
+            self.names.sort(reverse=True)
+
+    def _add(
+        self, entry: os.DirEntry[str], within: PathRange, skipped: list[SkippedPath], temporaries: list[str]
+    ) -> None:
+        name = entry.name
+        path = self.prefix + name
+        try:
+            if (_plain(name) is None or len(path) > _PLAIN_LENGTH) and paths.refusal(path) is not None:
+                if not within.holds(path):
+                    return
+                if not _is_our_temporary(entry):
+                    skipped.append(_bad_name(path, name))
+                elif is_generated(name):
+                    temporaries.append(path)
+            elif entry.is_dir(follow_symlinks=False):
+                if _touches(within, f"{path}/"):
+                    self.names.append(f"{name}/")
+            elif within.holds(path):
+                self.names.append(name)
+        except OSError as error:
+            skipped.append(SkippedPath(path, os_reason(error), "unreadable"))
+
+
+def _scan_ordered(
+    directory: str, prefix: str, within: PathRange, skipped: list[SkippedPath], temporaries: list[str]
+) -> Iterator[ScannedFile]:
+    """Scan a directory and everything below it, in the order of paths."""
+    above: list[_OpenDirectory] = []
+
+    def enter(name: str, prefix: str, parent: int | None) -> None:
+        try:
+            # By descriptor, so that a directory that became a link since it was listed is not followed.
+            opened = _OpenDirectory(os.open(name, DIRECTORY, dir_fd=parent), prefix)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            skipped.append(SkippedPath(prefix.rstrip("/"), os_reason(error), "unreadable"))
+            return
+        above.append(opened)
+        try:
+            opened.read(within, skipped, temporaries)
+        except OSError as error:
+            skipped.append(SkippedPath(prefix.rstrip("/"), os_reason(error), "unreadable"))
+
+    try:
+        enter(directory, prefix, None)
+        while above:
+            inside = above[-1]
+            if not inside.names:
+                os.close(above.pop().descriptor)
+                continue
+            name = inside.names.pop()
+            if inside.names and inside.names[-1] == name:
+                continue
+            path = inside.prefix + name
+            if name.endswith("/"):
+                enter(name.rstrip("/"), path, inside.descriptor)
+                continue
+            try:
+                found = os.stat(name, dir_fd=inside.descriptor, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                skipped.append(SkippedPath(path, os_reason(error), "unreadable"))
+                continue
+            if S_ISREG(found.st_mode):
+                yield ScannedFile(path, FileStat.of(found))
+            else:
+                skipped.append(SkippedPath(path, file_kind(found.st_mode), "refused"))
+    finally:
+        for inside in above:
+            os.close(inside.descriptor)
+
+
+def _touches(within: PathRange, prefix: str) -> bool:
+    """Return whether a path that begins with `prefix` can lie in a range."""
+    return (within.end is None or prefix < within.end) and (prefix >= within.start or within.start.startswith(prefix))
+
+
+def dividing_paths(root: Path, wanted: int) -> list[tuple[str, int]]:
+    """Return some paths of the tree, in order, and for how many files each stands.
+
+    Directories are listed from the top down, until one level has enough of them; deeper files are not counted. Of many
+    names only every second, fourth, … is kept, so that a directory of any size takes little memory.
+    """
+    sample = _Sample()
+    enough = wanted * _DIRECTORIES_PER_PART
+    front = [name for name in sorted(paths.PAYLOAD_ROOTS) if _is_directory(root / name)]
+    while front:
+        below: list[str] = []
+        for directory in front:
+            sample.add(f"{directory}/")
+            if len(front) >= enough:
+                continue
+            with suppress(OSError), os.scandir(root / directory) as entries:
+                for entry in entries:
+                    path = f"{directory}/{entry.name}"
+                    if paths.refusal(path) is not None:
+                        continue
+                    if not entry.is_dir(follow_symlinks=False):
+                        sample.add(path)
+                    elif len(below) < enough:
+                        below.append(path)
+                    else:
+                        sample.add(f"{path}/")  # the next level has enough
+        front = below
+    return [(path, sample.step) for path in sorted(sample.paths)]
+
+
+class _Sample:
+    """Every `step`-th of the paths that were added: at most `SAMPLED_PATHS`."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.step = 1
+        self._added = 0
+
+    def add(self, path: str) -> None:
+        if self._added % self.step == 0:
+            if len(self.paths) == SAMPLED_PATHS:
+                self.paths = self.paths[::2]
+                self.step *= 2
+            if self._added % self.step == 0:
+                self.paths.append(path)
+        self._added += 1
 
 
 def _bad_name(path: str, name: str) -> SkippedPath:

@@ -285,7 +285,7 @@ def test_a_preview_changes_nothing(team: Team):
 
 
 def test_many_versions_go_in_several_steps(repo, monkeypatch):
-    monkeypatch.setattr("bayou.data.retention.rules._BATCH", 3)
+    monkeypatch.setattr("bayou.data.retention.rules.VERSIONS_PER_CHANGE", 3)
     put(repo, "a", *[b"x" * number for number in range(8)], keep="1")
     put(repo, "b", *[b"y" * number for number in range(5)], lifetime="10m")
     plan = planned(repo, LATER)

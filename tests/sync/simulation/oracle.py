@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bayou.core.clock import parse_ms
@@ -83,6 +83,8 @@ class Oracle:
     proofs: dict[str, int] = field(default_factory=dict)
     graces: dict[str, int] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
+    removed: dict[str, set[str]] = field(default_factory=dict)
+    """What another program removed from the bucket before there was a head, and which clones had it: they keep it."""
     packed: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
     """What each pack holds: a file's bytes in the pack, and the hash of its content."""
     number: int = 0
@@ -187,6 +189,8 @@ class Oracle:
         fresh = self.written.get((who, path), set()) - self.spent.get((who, path), set())
         if new.sha256 in fresh:
             return
+        if path in self.removed:
+            return  # a mark of everything may name it before it is listed as untracked
         if client.lost_state and (client.marked_since_loss or path in client.begun_since_loss):
             return  # somebody said that everything here is to go up, or this path
         raise Violation(f"a deleted path comes back: {told}")
@@ -374,6 +378,20 @@ class Oracle:
             return True
         return op.content in client.kept(path)
 
+    def superseded(self, path: str, content: bytes, history: Sequence[Version]) -> bool:
+        """Whether a head of this history had these bytes at this path, and a later one has not."""
+        digest = hashlib.sha256(content).digest()
+        old = found(path) == content
+        had = [one.sha256(path) == digest or (old and _is_found(one.entries.get(path))) for one in history]
+        return True in had and not all(had[had.index(True) :])
+
+    def check_removed(self, client: Client) -> None:
+        """What no head ever had, and no program here has touched, is still here."""
+        for path, names in self.removed.items():
+            touched = (client.name, path) in self.ops or any(path in one.entries for one in self.versions)
+            if client.name in names and not touched and client.content(path) != found(path):
+                raise Violation(f"{client.name} had {path} from the bucket; nobody deleted it, and it is gone")
+
     def check_all(self) -> None:
         """Every entry of the head has its bytes, at this moment."""
         if self.versions:
@@ -437,6 +455,10 @@ def _members(data: bytes) -> list[tuple[bytes, bytes]]:
 def found(path: str) -> bytes:
     """Return what a store had at a path before anybody synced with it."""
     return f"found {path}".encode()
+
+
+def _is_found(entry: Entry | None) -> bool:
+    return entry is not None and entry.push is None
 
 
 def _show(entry: Entry | None) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from bayou.core.errors import (
     IndexDamaged,
     NotFound,
     PreconditionFailed,
+    StoreEmptied,
     StoreError,
+    StoreRestored,
     Unavailable,
 )
 from bayou.index.build import ChunkParams
@@ -28,7 +30,7 @@ from bayou.objectstore.transport import GetResult
 from bayou.sync.report import Mode, SyncReport
 from bayou_testing.faulty import Crash
 from tests import api
-from tests.sync.simulation.bucket import Bucket, SimTransport
+from tests.sync.simulation.bucket import Blob, Bucket, SimTransport
 from tests.sync.simulation.client import Client
 from tests.sync.simulation.oracle import Oracle, Violation, found
 from tests.sync.simulation.scheduler import Actor, Scheduler
@@ -120,6 +122,8 @@ class World:
         self.calm = False
         self.clients: dict[str, Client] = {}
         self.collected = False
+        self.backups: list[tuple[dict[str, Blob], int]] = []
+        """What the bucket had at the beginning of each episode, and how many heads there had been by then."""
         self._directory = directory
         self._contents = 0
         for number in range(self.kind.clients):
@@ -169,6 +173,8 @@ class World:
                 self._set_up()
                 for _ in range(self.kind.episodes):
                     self._episode()
+                if self._chance(300):
+                    self._restore()
                 self._converge()
             finally:
                 self._tear_down()
@@ -182,6 +188,9 @@ class World:
     def _episode(self) -> None:
         """Let several clients run commands at once, to the end of all."""
         self.scheduler.mood(self.rng.choice((0.0, 0.5, 0.9, 0.98)))
+        self.backups.append((dict(self.bucket.objects), len(self.oracle.versions)))
+        if self.kind.found and not self.oracle.versions and not self.late and self._chance(200):
+            self._remove_found()
         for client in self.clients.values():
             for _ in range(self.rng.randrange(3)):
                 self._program(client)
@@ -361,6 +370,14 @@ class World:
             client.lose_state()
             self.oracle.forgot(client)
 
+    def _remove_found(self) -> None:
+        """Let another program remove an object that was there before the store has a head."""
+        path = self.rng.choice(FOUND)
+        self._tell(f"somebody removes {path} from the bucket")
+        self.bucket.delete("nobody", path)
+        had = {client.name for client in self.clients.values() if client.content(path) == found(path)}
+        self.oracle.removed.setdefault(path, had)
+
     def _content(self, client: Client) -> bytes:
         """Return new content; now and then one that others have too. All have one size: only the hash tells."""
         if self._chance(150):
@@ -399,6 +416,36 @@ class World:
             return  # there is no store yet
         raise error
 
+    def _restore(self) -> None:
+        """Restore the bucket from an older backup, in a world of its own, and let every clone sync with it, as it is.
+
+        Many were killed just before. A clone says what has happened to the store, or goes on; it loses no file but what
+        the history of the restored store has replaced or deleted since.
+        """
+        objects, heads = self.rng.choice(self.backups)
+        self._tell(f"elsewhere the bucket is restored as it was after {heads} heads")
+        history = self.oracle.versions[:heads]
+        for client in self.clients.values():
+            bucket = replace(self.bucket, objects=dict(objects), watcher=None)
+            policy = RetryPolicy(attempts=1, first_contact_attempts=1)
+            store = Store(SimTransport(bucket, client.name, _Open()), KeyScope.of("", None), policy=policy)
+            root = self._directory / "restored" / client.name
+            shutil.copytree(client.repo.root, root)
+            copy = Client.reopened(client.name, root, store, self.pack_below)
+            files = copy.files
+            try:
+                self._tell(f"{client.name} has done sync there: {_brief(copy.sync('sync', walk=True))}")
+            except (StoreRestored, StoreEmptied) as error:
+                self._tell(f"{client.name} refuses to sync there: {error!r}")
+            left = copy.files
+            for path, content in files.items():
+                op = self.oracle.ops.get((client.name, path))
+                if (op is not None and op.content is None) or content in left.values() or content in copy.kept(path):
+                    continue
+                if not self.oracle.superseded(path, content, history):
+                    raise Violation(f"{client.name} has lost {path} = {content!r}, which the restored store never had")
+        shutil.rmtree(self._directory / "restored")
+
     def _converge(self) -> None:
         """Let everything arrive and end, sync everybody, and look whether all is one."""
         self._tell("all is calm from here")
@@ -422,7 +469,7 @@ class World:
                 untracked[client.name] = report.untracked
                 self.oracle.acknowledged(client, report, before)
                 self.oracle.check_tree(client)
-                if report.failed or report.missing:
+                if report.failed or set(report.missing) - self.oracle.removed.keys():
                     raise Violation(f"{client.name} cannot sync in peace: {report.failed} {report.missing}")
                 if turn == 2 and self.oracle.versions and (report.engine, report.requests.total) != ("fast", 1):
                     raise Violation(f"{client.name} is not at rest: {_brief(report)}")
@@ -440,6 +487,10 @@ class World:
             files = client.files
             extra = {path for path in files if path not in truth}
             loose = set(untracked[client.name])
+            extra -= self.oracle.removed.keys() & loose
+            loose -= self.oracle.removed.keys()
+            if not self.kind.mishaps:
+                self.oracle.check_removed(client)
             if extra - loose:
                 raise Violation(f"{client.name} has {extra - loose}, and the store has not")
             if loose and not client.lost_state:
@@ -496,6 +547,16 @@ class World:
 
     def _tell(self, line: str) -> None:
         self.trace.append(line)
+
+
+class _Open:
+    """Lets every request through."""
+
+    def sending(self, key: str, data: bytes, etag: str | None) -> None:
+        pass
+
+    def pass_through(self, verb: str, key: str, act: Callable[[], object]) -> object:
+        return act()
 
 
 class _Gate:

@@ -25,7 +25,7 @@ Load = Callable[[VersionRow], bytes]
 Fetch = Callable[[Sequence[VersionRow]], None]
 """Fetches the content of many versions at once, before `Load` is called for each of them."""
 
-_FETCHED = 1000
+FETCH_BATCH = 1000
 """Versions whose content is fetched at once: enough for requests that read many files, and few if the user stops."""
 
 _MAX_COSTLY = 5
@@ -104,7 +104,7 @@ _Match = tuple[VersionRow, Mapping[str, Any]]
 def _matches(
     rows: Iterable[VersionRow], wanted: Expression, load: Load, fetch: Fetch | None, failures: _Failures
 ) -> Iterator[_Match]:
-    for some in batched(rows, _FETCHED):
+    for some in batched(rows, FETCH_BATCH):
         if fetch is not None and wanted.content:
             fetch(some)
         for row in some:
@@ -120,7 +120,7 @@ def _matches(
 def _fetched(matches: Iterable[_Match], limit: int | None, fetch: Fetch) -> Iterator[_Match]:
     """Fetch the content of matches whose content a selection is going to read, many at once."""
     left = limit
-    for some in batched(matches, _FETCHED):
+    for some in batched(matches, FETCH_BATCH):
         fetch([row for row, _ in (some if left is None else some[: max(left, 0)])])
         left = None if left is None else left - len(some)
         yield from some

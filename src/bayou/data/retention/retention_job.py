@@ -33,7 +33,7 @@ MOST_UNCLEAR = 1000
 """Versions that warnings name because they cannot be evaluated; of more, a warning has only the number."""
 
 _ATTEMPTS = 3
-_VERSIONS_PER_PART = 5000
+VERSIONS_PER_PART = 5000
 """A part has at least so many, if there are any more: starting a part costs more than evaluating fewer."""
 
 
@@ -106,7 +106,7 @@ class RetentionJob:
     def parts(self, wanted: int) -> Sequence[ItemRange]:
         parts: list[ItemRange] = []
         with read_only(self._catalog) as db:
-            most = in_part = max(_VERSIONS_PER_PART, -(-find.count_rows(db, "version", Where()) // wanted))
+            most = in_part = max(VERSIONS_PER_PART, -(-find.count_rows(db, "version", Where()) // wanted))
             for item, count in find.count_by_item(db):
                 if in_part + count > most:
                     parts.append(ItemRange(len(parts), item, item))

@@ -179,7 +179,7 @@ class Runs:
             return None
 
 
-_BATCH = 500
+VERSIONS_PER_CHANGE = 500
 """Versions of one change set: they become durable together, and after a kill at most these are deleted again."""
 
 
@@ -205,8 +205,8 @@ def remove(records: Records, rows: Sequence[VersionRow]) -> list[FreedVersion]:
     """Delete the versions that still exist, each whole or not at all; return those that were deleted."""
     deleted: list[FreedVersion] = []
     ordered = sorted(rows, key=order)
-    for start in range(0, len(ordered), _BATCH):
-        batch = bytes_freed(records, ordered[start : start + _BATCH])
+    for start in range(0, len(ordered), VERSIONS_PER_CHANGE):
+        batch = bytes_freed(records, ordered[start : start + VERSIONS_PER_CHANGE])
         records.data.delete_many(version.row for version in batch)
         deleted += batch
     return deleted

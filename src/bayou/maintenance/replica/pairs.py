@@ -40,7 +40,7 @@ class Pair(Struct, frozen=True):
         return "keep" if self.target.modified == self.source.modified else "record"
 
     @property
-    def settled(self) -> Entry | None:
+    def uncopied_entry(self) -> Entry | None:
         """The target's entry after an action that copies nothing."""
         if self.source is None or self.target is None:
             return None

@@ -64,7 +64,7 @@ def same(a: Root | None, b: Root | None) -> bool:
     return (a and a.digest) == (b and b.digest)
 
 
-def look(handle: StoreHandle, source: Head, source_store: Store) -> Target:
+def read_target(handle: StoreHandle, source: Head, source_store: Store) -> Target:
     """Read the target's head, and check that the store is a replica of the source or may become one; write nothing."""
     store = handle.open()
     try:
@@ -77,7 +77,7 @@ def look(handle: StoreHandle, source: Head, source_store: Store) -> Target:
         try:
             _check_empty(handle)
         except AlreadyExists:  # during the listing another process created a head
-            return look(handle, source, source_store)
+            return read_target(handle, source, source_store)
         return Target(store, None, Replica(source.store))
     if seen is None:
         raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")

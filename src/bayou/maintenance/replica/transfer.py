@@ -44,7 +44,7 @@ from bayou.sync.transfer.push import is_collected
 MOST_FAILED = 1000
 """Failures that the report lists; of more, it has only the number."""
 
-_LEAST_COST = 50 * REQUEST
+LEAST_COST = 50 * REQUEST
 """The least cost of a part: a part copies about as many objects at once, so a smaller part would not be faster."""
 
 
@@ -132,7 +132,7 @@ class CopyJob:
         small = [entry for entry in self._entries if self._rules.is_packed(entry)]
         others = [entry for entry in self._entries if not self._rules.is_packed(entry)]
         parts = _divide(small, lambda entry: entry.size, wanted, self._rules.pack_size)
-        return parts + _divide(others, lambda entry: entry.size + REQUEST, wanted, _LEAST_COST)
+        return parts + _divide(others, lambda entry: entry.size + REQUEST, wanted, LEAST_COST)
 
     def run(self, part: Sequence[Entry]) -> Iterator[Outcome]:
         source, target = self._stores.source.open(), self._stores.target.open()
@@ -265,7 +265,7 @@ def _copy(
     made.unread += [entry for entry in entries if entry.path in named]
     held = Held.of(failed)
     return {
-        pair.path: copied.get(pair.path) if pair.action == "copy" else pair.settled
+        pair.path: copied.get(pair.path) if pair.action == "copy" else pair.uncopied_entry
         for pair in window
         if not held.back(pair.path)
     }

@@ -36,7 +36,7 @@ from bayou.objectstore.transport import PutResult, Requests
 from bayou.packs.archive import member_bytes
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches_of_rows, rows
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Downloaded, Place, Sender, Upload, batch_results, fetch_all
+from bayou.sync.transfer.executor import Downloaded, PackLocation, Sender, Upload, batch_results, fetch_all
 from bayou.sync.transfer.packed import upload_all
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.staging import StagingArea
@@ -66,8 +66,8 @@ MOVED = pyarrow.schema(
     }
 )
 
-_BATCH_ROWS = 1000
-_DURABLE = 1024
+BATCH_ROWS = 1000
+DURABLE_BATCH = 1024
 """Downloads that are made durable together, and then reported."""
 
 R = TypeVar("R")
@@ -121,7 +121,7 @@ def result_rows(
 
 def to_batches(rows: Iterable[TransferRow]) -> Iterator[pyarrow.RecordBatch]:
     """Return rows as batches of `MOVED`."""
-    return batches_of_rows(MOVED, rows, _BATCH_ROWS)
+    return batches_of_rows(MOVED, rows, BATCH_ROWS)
 
 
 def to_rows(batch: pyarrow.RecordBatch) -> Iterator[TransferRow]:
@@ -305,7 +305,9 @@ def even_pack_size(packed: Sequence[Upload], pack_size: int) -> int:
 def last_results(results: Iterable[Upload | Failure | None]) -> Iterator[Upload | Failure]:
     """Yield the last result of each file: the driver names no file of a pack that the store has not acknowledged."""
     for result in results:
-        if isinstance(result, Failure) or (result is not None and (result.stored is not None or result.place is None)):
+        if isinstance(result, Failure) or (
+            result is not None and (result.stored is not None or result.location is None)
+        ):
             yield result
 
 
@@ -320,13 +322,13 @@ def queued_upload(row: tuple[object, ...]) -> QueuedUpload:
 
 
 def upload_row(upload: Upload) -> TransferRow:
-    stored, place = upload.stored, upload.place
+    stored, location = upload.stored, upload.location
     if stored is None:
         return TransferRow("nothing", upload.path)
     done = TransferRow("done", upload.path, upload.size, upload.sha256, stored.etag, stored.version, stored.repeated)
-    if place is None:
+    if location is None:
         return done
-    return done._replace(pack=place.pack, offset=place.offset, stored=place.stored, method=place.method)
+    return done._replace(pack=location.pack, offset=location.offset, stored=location.stored, method=location.method)
 
 
 class UploadResults(Struct, frozen=True):
@@ -342,9 +344,9 @@ class UploadResults(Struct, frozen=True):
         if row.pack is None:
             # `repeated`: another attempt at the task may have written the object too, or may still write it.
             return structs.replace(upload, stored=PutResult(row.etag, row.version, repeated=True), data=None)
-        place = Place(row.pack, *cast("tuple[int, int, int]", (row.offset, row.stored, row.method)))
+        location = PackLocation(row.pack, *cast("tuple[int, int, int]", (row.offset, row.stored, row.method)))
         stored = PutResult(None, None, repeated=bool(row.repeated))  # no other attempt writes this pack (P1)
-        return structs.replace(upload, stored=stored, place=place, data=None)
+        return structs.replace(upload, stored=stored, location=location, data=None)
 
 
 class Downloads(Struct, frozen=True):
@@ -372,7 +374,7 @@ class Downloads(Struct, frozen=True):
         incoming = StagingArea(self.root, self.staging / temporary_name())
         sizes = {entry.path: entry.size for entry in entries}
         results = fetch_all(store, incoming, entries, len(entries))
-        for group in batch_results(results, _DURABLE, lambda result: sizes[result.path]):
+        for group in batch_results(results, DURABLE_BATCH, lambda result: sizes[result.path]):
             incoming.sync(result.file for result in group if isinstance(result, Downloaded) and result.file is not None)
             yield from group
 

@@ -25,7 +25,7 @@ from bayou.core.file_lock import is_locked
 LONGEST_SOCKET = 100
 """The longest path of a Unix socket in bytes; the limits of systems differ by a few bytes."""
 
-_GRACE_S = 5.0
+GRACE_S = 5.0
 _ARCHIVE_S = 240.0  # a server that has no class archive dumps one when it ends
 _KILLED_S = 10.0
 _POLL_S = 0.05
@@ -184,7 +184,7 @@ def terminate(files: ServerFiles, *, keep_archive: bool = False) -> bool:
     if not is_locked(files.server_lock):
         files.record.unlink(missing_ok=True)
         return False
-    grace = _ARCHIVE_S if keep_archive and files.classes.exists() else _GRACE_S
+    grace = _ARCHIVE_S if keep_archive and files.classes.exists() else GRACE_S
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _KILLED_S)):
         signal_server(files, number)
         if _wait_for_end(files, seconds):

@@ -162,7 +162,7 @@ def identify(master: str, java: Java, spark: SparkHome, environ: Mapping[str, st
         java=java.version,
         spark_home=str(spark.root),
         spark=spark.version,
-        bayou=_bayou_version(),
+        bayou=bayou_version(),
         code=files_digest(
             sorted(Path(__file__).parent.glob("*.py"))
         ),  # not of kernels: each session's workers load them anew
@@ -181,7 +181,7 @@ def files_digest(files: Iterable[Path]) -> str:
     return _digest(json.dumps(found))
 
 
-def _bayou_version() -> str:
+def bayou_version() -> str:
     try:
         return version("bayou")
     except PackageNotFoundError:

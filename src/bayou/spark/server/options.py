@@ -147,6 +147,8 @@ def _settings(files: ServerFiles, master: str, token: str, identity: str) -> Map
         "spark.connect.grpc.binding.address": LOCAL_ADDRESS,
         "spark.connect.grpc.binding.port": "0",
         "spark.ui.enabled": "false",
+        # On a new server, the answer to a task that asks for a class is sometimes lost; not to wait 120 s for it.
+        "spark.files.io.connectionTimeout": "10s",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": (files.work / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",

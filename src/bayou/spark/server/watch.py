@@ -30,7 +30,7 @@ SESSIONS = 50
 """How many sessions a server may serve: as many daemons take 0.7 to 1.2 GB, and a cold start takes 8 to 16 s."""
 
 _LONGEST_POLL_S = 5.0
-_PATIENCE_S = 1.0
+PATIENCE_S = 1.0
 
 
 def idle_seconds() -> float:
@@ -99,7 +99,7 @@ def end_if_unused(files: ServerFiles) -> None:
 def watch(files: ServerFiles, archive: Archive, idle_s: float, sessions: int = SESSIONS) -> None:
     """Watch the server until it has ended; then publish the class archive that it dumped."""
     lock = FileLock(files.watch_lock)
-    if not lock.acquire(timeout=_PATIENCE_S):
+    if not lock.acquire(timeout=PATIENCE_S):
         return  # another watcher holds the lock; a process that only tests the lock holds it for a moment
     last_use = time.monotonic()  # besides the mtime, which a change of the clock makes look old
     while not _finish(files, lock):

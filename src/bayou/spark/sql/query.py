@@ -149,7 +149,7 @@ _MAY_READ_CONTENT = re.compile(r"\bcontent(?:_error)?\b|\*", re.IGNORECASE)
 _ASKS_FOR_ERRORS = re.compile(r"\bcontent_error\b", re.IGNORECASE)
 
 _TASK_BYTES = 64 << 20
-_TASK_ROWS = 5000
+TASK_ROWS = 5000
 _TASKS_PER_SLOT = 4
 """A task that reads content from the store gets so many bytes; there are more tasks if cores would be idle."""
 
@@ -286,7 +286,7 @@ def _reads_much_content(frame: DataFrame) -> bool:
 def _content_tasks(base: BaseView, slots: int) -> int:
     """Return among how many tasks to divide the rows whose content is in the store."""
     size = base.root.bytes if base.root is not None else 0
-    return max(size // _TASK_BYTES, min(slots * _TASKS_PER_SLOT, base.absent // _TASK_ROWS), 1)
+    return max(size // _TASK_BYTES, min(slots * _TASKS_PER_SLOT, base.absent // TASK_ROWS), 1)
 
 
 def _to_open(deadline: Deadline | None) -> Deadline | None:

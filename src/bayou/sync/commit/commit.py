@@ -36,7 +36,7 @@ from bayou.objectstore.store import Store
 from bayou.state import base, file_stats
 from bayou.state.database import Database, dump_entry, load_entry
 
-_WAIT_S = 10.0
+LEASE_WAIT_S = 10.0
 _BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
 _LOSSES = 3
@@ -44,9 +44,6 @@ _LOSSES = 3
 
 _OVERTAKEN = ""
 """The key of `Pending.overtaken` among the paths of a recorded commit; no path is empty."""
-
-FORGET_PENDING = "DELETE FROM pending WHERE place = ?"
-"""Run this in the transaction that updates base to a commit: no other recorded attempt can succeed any more."""
 
 Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
 """Given a head and its entries for our paths, return what to change in it; called again for every newer head."""
@@ -145,7 +142,7 @@ def commit_lease(store: Store, deadline: Deadline) -> Iterator[bool]:
     from bayou.leases import COMMIT, Leases  # noqa: PLC0415  (rarely needed)
 
     try:
-        lease = Leases(store, inherited={}).acquire(COMMIT, wait_s=_WAIT_S, deadline=deadline)
+        lease = Leases(store, inherited={}).acquire(COMMIT, wait_s=LEASE_WAIT_S, deadline=deadline)
     except (LeaseError, StoreError):
         yield False
         return
@@ -243,7 +240,20 @@ def apply_to_base(database: Database, remote_id: int, done: Committed) -> None:
                 base.record_entry(db, remote_id, path, entry)
                 file_stats.save_unhashed(db, path, remote_id) if entry is not None else file_stats.delete(db, path)
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (remote_id, path))
-        db.execute(FORGET_PENDING, (remote_id,))
+        settle(db, remote_id, done)
+
+
+def settle(db: sqlite3.Connection, remote_id: int, done: Committed) -> None:
+    """Forget the recorded attempts: none can succeed any more. Call this in the transaction that updates base.
+
+    If the commit follows the recorded one directly, it is recorded too: if the store is then restored from a backup
+    that is older, what base has of this commit is not taken for deleted (see `run.record_compared`).
+    """
+    db.execute("DELETE FROM pending WHERE place = ?", (remote_id,))
+    db.execute(
+        "UPDATE place SET seq = ?, commit_id = ? WHERE id = ? AND seq = ?",
+        (done.seq, done.commit, remote_id, done.seq - 1),
+    )
 
 
 def pending(database: Database, remote_id: int) -> list[Pending]:

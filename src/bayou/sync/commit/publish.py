@@ -144,6 +144,10 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
     leftover |= lost - {step.path for step in context.report.failed}
     if done is None:
         return leftover, newest
+    if context.base.remote.seq != done.seq - 1:
+        from bayou.sync.run import record_compared  # noqa: PLC0415  (most pushes follow the head that they planned for)
+
+        record_compared(context, done)
     _record_commit(context, done, batch)
     context.report.commit = CommitId(done.seq, done.commit)
     return leftover, done.seen
@@ -222,5 +226,5 @@ def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatc
             # V7: the row was closed when the bytes were read, is still the newest, and the disk still has those bytes.
             for path, through in unchanged_through.items():
                 journal.drop_rows(db, context.remote_id, path, through)
-        db.execute(commit.FORGET_PENDING, (context.remote_id,))
+        commit.settle(db, context.remote_id, done)
     kept.pushed(report.pushed.files - before.files, report.pushed.bytes - before.bytes)

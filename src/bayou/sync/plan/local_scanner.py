@@ -25,7 +25,7 @@ from bayou.core.progress import NoProgress, Progress
 from bayou.index.key_range import EVERYTHING, KeyRange
 from bayou.state import file_stats
 from bayou.state.database import IN_RANGE, Database
-from bayou.state.file_stats import CachedHash, file_stat
+from bayou.state.file_stats import CachedHash, examine_file, file_stat
 from bayou.state.journal import JournalRow, JournalSnapshot
 from bayou.sync.plan.decision_table import UNREAD, LocalState
 from bayou.sync.plan.policy import ModelScope, Policy
@@ -127,8 +127,10 @@ class FileScan(Struct, frozen=True):
         content = None
         unsettled = False
         try:
-            # A walk follows no links; a path from elsewhere must be checked for them.
-            stat = walked or file_stat(self.root, path)
+            # A walk follows no links; a path from elsewhere must be checked for them. A file that was written and
+            # cannot be examined is not missing: its journal row must stay (V7).
+            written = row is not None and row.kind == "write"
+            stat = walked or (examine_file if written else file_stat)(self.root, path)
             if stat is not None:
                 if row is None and before is not None and before.is_current(stat):
                     content = Content(before.sha256, stat.size, stat)

@@ -6,6 +6,7 @@ path; `plan.steps` then decides version directories as a whole. Nothing is chang
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
-from bayou.index.tree import Change, diff, find_many, scan
+from bayou.index.tree import Change, IndexTree, diff, find_many, scan
 from bayou.objectstore.multipart import NullSink
 from bayou.objectstore.store import Store
 from bayou.state import base, file_stats
@@ -31,6 +32,9 @@ from bayou.sync.plan.steps import PathAction
 from bayou.sync.report import Refusal
 from bayou.worktree.scan import ScannedFile
 from bayou.worktree.scan import scan as scan_tree
+
+_NAMED = 5
+"""How many files a warning names."""
 
 Changed: TypeAlias = dict[str, tuple[Entry | None, Entry | None]]
 """The entries that base and the store have for each path where they differ."""
@@ -69,7 +73,8 @@ def plan(
         for path in newly_wanted(context.base, context.policy, remote_state.policy, window or EVERYTHING)
         if within.holds(path)
     ]
-    scanner.add([*changed, *wanted], observation)
+    unindexed = [path for path in context.state.unindexed if window is None or window.holds(path)]
+    scanner.add([*changed, *wanted, *unindexed], observation)
     rest = [path for path in observation.paths if path not in changed]
     bases = context.base.lookup(rest)
     remotes = bases if same else find_many(theirs, rest)
@@ -81,6 +86,7 @@ def plan(
     planned: list[PathAction] = []
     for path, seen in observation.paths.items():
         old, new = changed.get(path, (bases.get(path), remotes.get(path)))
+        old = None if path in context.state.unindexed else old
         if snapshot.discovered and snapshot.seen is None and new is None and old is not None:
             report.missing.append(path)  # V5: a listing without the path does not prove a delete
             continue
@@ -136,14 +142,40 @@ def forget_unconfirmed(context: SyncContext, changes: Iterable[Change], head: He
     doubtful = [change.path for change in changes if change.old is not None and not unchanged(change.old, change.new)]
     if not context.options.dry_run and head.rebuilt is not None:
         with context.database.transaction() as db:
-            for path in doubtful:
-                base.record_entry(db, context.remote_id, path, None)
-                file_stats.clear_match(db, path)
+            _forget(db, context.remote_id, doubtful)
             base.record_rebuilt(db, context.remote_id, head.rebuilt)
     if doubtful:
         context.report.warnings.append(
             f"the index was rebuilt, and says other things than before of {len(doubtful)} files; none was deleted here"
         )
+
+
+def forget_unindexed(context: SyncContext, index: IndexTree, head: Head) -> frozenset[str]:
+    """Forget the entries of base, discovered before the store had a head, that were gone when it got one; return them.
+
+    Another program removed these objects. No client did: what a client deletes is in the trash until it is collected.
+    So the client deletes none of the files (V5): they are untracked.
+    """
+    if not context.options.dry_run:
+        context.base.fold(context.nodes)
+    found = context.base.tree()
+    gone = [change.path for change in diff(found, index) if change.new is None] if found.root is not None else []
+    gone = sorted(set(gone) - find_many(IndexTree(index.source, head.trash), gone).keys())
+    if gone and not context.options.dry_run:
+        with context.database.transaction() as db:
+            _forget(db, context.remote_id, gone)
+    if gone:
+        context.report.warn(
+            f"{len(gone)} files that were in the store before it had an index are not in it, and no client deleted "
+            f"them: {', '.join(gone[:_NAMED])}{' …' if gone[_NAMED:] else ''}; none was deleted here"
+        )
+    return frozenset(gone)
+
+
+def _forget(db: sqlite3.Connection, remote_id: int, paths: Iterable[str]) -> None:
+    for path in paths:
+        base.record_entry(db, remote_id, path, None)
+        file_stats.clear_match(db, path)
 
 
 def _compared(store: Store, step: PathAction) -> PathAction:

@@ -53,7 +53,8 @@ class Comparison(Struct, frozen=True):
 
     `counts`, and the `bytes` to transfer, are of single paths: version directories that both sides changed are decided
     later. `marks` are the journal's rows that name directories, and `through` is the journal's newest row when the
-    comparison began. `rows` streams the paths that need a decision, in order; it may be called again.
+    comparison began. `rows` streams the paths that need a decision, in order; it may be called again. `close` frees
+    them.
     """
 
     counts: Counter[Action]
@@ -62,6 +63,7 @@ class Comparison(Struct, frozen=True):
     marks: tuple[JournalRow, ...]
     through: int
     rows: Callable[[], Iterator[Candidate]]
+    close: Callable[[], None] = lambda: None
 
 
 def divide_into_windows(rows: Iterable[Candidate], size: int | None = None, *, soon: bool = False) -> Iterator[Window]:

@@ -59,10 +59,10 @@ _SMALL_BYTES = 1 << 16
 _SAMPLE = 2 * _BATCH
 """Files that are read before any thread starts, to measure what reading costs on this disk."""
 
-_QUICK_S = 0.0005
+QUICK_READ_S = 0.0005
 """Seconds to read a small file, above which threads read faster than one thread."""
 
-_BATCH_BYTES = 64 << 20
+BATCH_BYTES = 64 << 20
 """Bytes of results after which a batch is recorded, however few results it has."""
 
 BAD_CONTENT = "bad_content"
@@ -78,7 +78,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Place(Struct, frozen=True):
+class PackLocation(Struct, frozen=True):
     """Where a file's bytes lie in a pack; see `Entry`."""
 
     pack: str
@@ -91,8 +91,8 @@ class Upload(SelectiveStruct, frozen=True):
     """An object to write, or (with `stored`) that was written. `resumed`: an earlier run may have started to write it.
 
     `data` has the bytes with this hash if they are in memory; otherwise the upload reads and checks the file.
-    `modified` is the file's mtime in ms. `place` is where a packed file lies, as soon as its pack is made; the file has
-    arrived only with `stored`.
+    `modified` is the file's mtime in ms. `location` is where a packed file lies, as soon as its pack is made; the file
+    has arrived only with `stored`.
     """
 
     uncompared: ClassVar[tuple[str, ...]] = ("data",)
@@ -107,7 +107,7 @@ class Upload(SelectiveStruct, frozen=True):
     resumed: bool = False
     data: bytes | None = None
     modified: int = 0
-    place: Place | None = None
+    location: PackLocation | None = None
 
 
 class Downloaded(Struct, frozen=True):
@@ -125,8 +125,8 @@ class Downloaded(Struct, frozen=True):
 UploadResults: TypeAlias = Generator[Upload | Failure | None, None, None]
 """Yields each upload once it is stored or has failed; closing it stops the others.
 
-A packed file may also come earlier, with its `place` and without `stored`. After None come only results of files that
-have come with their places: by then all entries are known, and the index nodes can be written.
+A packed file may also come earlier, with its `location` and without `stored`. After None come only results of files
+that have come with their locations: by then all entries are known, and the index nodes can be written.
 """
 
 DownloadResults: TypeAlias = Iterator[Downloaded | Failure]
@@ -151,7 +151,8 @@ class TransferExecutor(Protocol):
 
 
 class BulkMover(TransferExecutor, Protocol):
-    """A `Mover` of many files, whose work begins before its results are asked for. Close it once all is in place."""
+    """A `TransferExecutor` that starts its work before the caller requests the results. The caller closes it when all
+    files are in the tree."""
 
     def expect(self, entries: Sequence[Entry]) -> None:
         """Begin the downloads of a window, which `download` is asked for later."""
@@ -225,7 +226,7 @@ def read_sample(source: Iterator[Upload], read: Callable[[Upload], R]) -> tuple[
         first.append(read(upload))
         seconds.append(time.perf_counter() - begin)
     # The median, not the mean: one delayed file says nothing about the others.
-    return first, bool(seconds) and sorted(seconds)[len(seconds) // 2] > _QUICK_S
+    return first, bool(seconds) and sorted(seconds)[len(seconds) // 2] > QUICK_READ_S
 
 
 def with_data(root: Path, upload: Upload, most: int = _SMALL_BYTES) -> Upload:
@@ -308,7 +309,7 @@ def raise_if_down(store: Store, results: Iterable[R | Failure]) -> Generator[R |
 
 
 def _proves_service(result: object) -> bool:
-    """Whether a result shows that the store is up; the place of a file in a pack that is on its way does not."""
+    """Whether a result shows that the store is up; the location of a file in a pack that is on its way does not."""
     return not (result is None or isinstance(result, Failure) or (isinstance(result, Upload) and result.stored is None))
 
 
@@ -512,7 +513,7 @@ def batch_results(results: Iterable[T], most: int, size: Callable[[T], int]) -> 
         for result in results:
             batch.append(result)
             size_so_far += size(result)
-            if len(batch) == most or size_so_far >= _BATCH_BYTES:
+            if len(batch) == most or size_so_far >= BATCH_BYTES:
                 full, batch, size_so_far = batch, [], 0  # before the yield: no signal makes it yield a batch twice
                 yield full
     except (Exception, KeyboardInterrupt):

@@ -24,7 +24,7 @@ from bayou.objectstore.transport import PutResult
 from bayou.packs.write import PackWriter, SealedPack, SentPack
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import (
-    Place,
+    PackLocation,
     Sender,
     Upload,
     UploadResults,
@@ -87,13 +87,13 @@ class _PackedFiles:
         self._waiting[upload.path] = replace(upload, data=None)
         sealed = self._writer.add(upload.path, upload.push, upload.data, upload.sha256, upload.modified)
         if sealed is not None:
-            yield from self._placed(sealed)
+            yield from self._located(sealed)
 
     def seal(self) -> Iterator[Upload | Failure]:
         """Complete the last pack."""
         sealed = self._writer.seal()
         if sealed is not None:
-            yield from self._placed(sealed)
+            yield from self._located(sealed)
 
     def drain(self) -> Iterator[Upload | Failure]:
         """Wait for every upload."""
@@ -105,11 +105,11 @@ class _PackedFiles:
         for sent in self._writer.arrived():
             yield from self._sent(sent)
 
-    def _placed(self, sealed: SealedPack) -> Iterator[Upload | Failure]:
+    def _located(self, sealed: SealedPack) -> Iterator[Upload | Failure]:
         for member in sealed.members:
-            place = Place(sealed.name, member.offset, member.stored, member.method)
-            self._waiting[member.path] = placed = replace(self._waiting[member.path], place=place)
-            yield placed
+            location = PackLocation(sealed.name, member.offset, member.stored, member.method)
+            self._waiting[member.path] = located = replace(self._waiting[member.path], location=location)
+            yield located
         for sent in self._writer.sent():
             yield from self._sent(sent)
 

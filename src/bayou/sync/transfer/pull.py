@@ -86,7 +86,7 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
                         context.report.failed.append(result)
                     case None:
                         gone.append(item)
-            moved |= place(context, staged, siblings)
+            moved |= install_batch(context, staged, siblings)
             left = sum(context.meter.rest(item.path, _size((item, None))) for item, _ in batch)
             context.progress.advance(files=len(batch), bytes=left)
     except (Exception, KeyboardInterrupt):
@@ -121,14 +121,14 @@ def downloads(policy: Policy, items: Iterable[IncomingFile]) -> list[Entry]:
     return [entry for entry in wanted if entry.refusal() is None]
 
 
-def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles | None) -> set[str]:
+def install_batch(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles | None) -> set[str]:
     """Move a batch into the tree and update base; return the paths that changed since the scan."""
     if not staged:
         return set()
     staged = sorted(staged, key=lambda staged_file: staged_file.item.path)  # so that each directory is opened once
     moved: set[str] = set()
     uncertain = uncertain_paths(context.database, context.remote_id)
-    done = _PlacedBatch()
+    done = _InstalledBatch()
     try:
         context.incoming.sync(
             [staged_file.file for staged_file in staged if staged_file.file is not None and not staged_file.durable]
@@ -148,7 +148,7 @@ def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles
                 moved = _changed_since_scan(context, db, staged, siblings, journal_empty=journal_empty)
                 for staged_file in staged:
                     if staged_file.item.path not in moved:
-                        _place_file(context, staged_file, done)
+                        _install_file(context, staged_file, done)
                 done.write(db, context.remote_id)
                 mark_overtaken(db, context.remote_id, done.entries.keys() & uncertain)
                 if not journal_empty:
@@ -164,9 +164,9 @@ def place(context: SyncContext, staged: Sequence[Staged], siblings: SiblingFiles
             raise ProofLost(error.message) from error
     finally:
         for staged_file in staged:
-            if staged_file.file is not None and staged_file.item.path not in done.placed:
+            if staged_file.file is not None and staged_file.item.path not in done.installed:
                 staged_file.file.unlink(missing_ok=True)
-    here = [one.item for one in staged if one.file is not None and one.item.path in done.placed]
+    here = [one.item for one in staged if one.file is not None and one.item.path in done.installed]
     kept.pulled(len(here), sum(item.entry.size for item in here if item.entry is not None))
     return moved
 
@@ -261,7 +261,7 @@ def _journal_names_only(db: sqlite3.Connection, remote_id: int, version: str, si
     return all(path in siblings.decided for (path,) in rows)
 
 
-def _place_file(context: SyncContext, staged_file: Staged, done: _PlacedBatch) -> None:
+def _install_file(context: SyncContext, staged_file: Staged, done: _InstalledBatch) -> None:
     """Rename one file into place, or remove it, inside the caller's transaction."""
     item, entry = staged_file.item, staged_file.item.entry
     why = staged_file.why
@@ -273,7 +273,7 @@ def _place_file(context: SyncContext, staged_file: Staged, done: _PlacedBatch) -
                 context.report.pulled.deleted += 1
         elif staged_file.file is not None:
             stat = context.incoming.install(staged_file.file, item.path)
-            done.placed.add(item.path)
+            done.installed.add(item.path)
             assert staged_file.sha256 is not None
             content = Content(staged_file.sha256, stat.size, stat)
             done.files.append(file_stats.make_row(item.path, content, time.time_ns(), context.remote_id))
@@ -299,10 +299,10 @@ def _place_file(context: SyncContext, staged_file: Staged, done: _PlacedBatch) -
         done.hashes.append((entry, staged_file.sha256))
 
 
-class _PlacedBatch(Struct):
+class _InstalledBatch(Struct):
     """What a batch has changed in the tree, to be recorded in one transaction."""
 
-    placed: set[str] = field(default_factory=set)
+    installed: set[str] = field(default_factory=set)
     entries: dict[str, Entry | None] = field(default_factory=dict)
     files: list[file_stats.Row] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)

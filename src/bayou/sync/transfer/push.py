@@ -32,7 +32,7 @@ from bayou.state.part_log import PartLogs
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Place, Upload, UploadResults, batch_results
+from bayou.sync.transfer.executor import PackLocation, Upload, UploadResults, batch_results
 from bayou.worktree.hashing import Content, read_content
 
 _RECORD_BATCH = 128
@@ -121,7 +121,7 @@ def _take(context: SyncContext, started: StartedUploads, results: Iterable[Uploa
             if isinstance(result, Failure):
                 context.report.failed.append(result)
                 entries.pop(result.path, None)
-            elif result is None or (result.stored is None and result.place is None):
+            elif result is None or (result.stored is None and result.location is None):
                 continue  # the file has changed meanwhile
             else:
                 entries[result.path] = _entry(started.files[result.path], result)
@@ -173,7 +173,7 @@ def _is_doubtful(entry: Entry, sent: Upload | None) -> bool:
     """Whether it is not known that just one request has written the object of an entry (K13)."""
     if sent is None or sent.push != entry.push or sent.stored is None or sent.stored.repeated:
         return True
-    return (sent.place.pack if sent.place is not None else None) != entry.pack
+    return (sent.location.pack if sent.location is not None else None) != entry.pack
 
 
 def renew(
@@ -196,10 +196,10 @@ def recorded(database: Database, remote_id: int) -> dict[str, Upload]:
         (remote_id,),
     )
     uploads: dict[str, Upload] = {}
-    for path, push, size, sha256, gc, done, etag, version, again, *place in cast("list[tuple[Any, ...]]", found):
+    for path, push, size, sha256, gc, done, etag, version, again, *location in cast("list[tuple[Any, ...]]", found):
         stored = PutResult(etag, version, bool(again)) if done else None
         uploads[path] = Upload(
-            path, push, size, sha256, gc, stored, place=Place(*place) if place[0] is not None else None
+            path, push, size, sha256, gc, stored, location=PackLocation(*location) if location[0] is not None else None
         )
     return uploads
 
@@ -327,7 +327,7 @@ def _record(database: Database, remote_id: int, done: Sequence[Upload]) -> None:
                     upload.push,
                 )
                 for upload in done
-                if upload.stored and upload.place is None
+                if upload.stored and upload.location is None
             ],
         )
         db.executemany(
@@ -342,13 +342,13 @@ def _record(database: Database, remote_id: int, done: Sequence[Upload]) -> None:
                     upload.sha256,
                     upload.gc,
                     upload.stored.repeated,
-                    upload.place.pack,
-                    upload.place.offset,
-                    upload.place.stored,
-                    upload.place.method,
+                    upload.location.pack,
+                    upload.location.offset,
+                    upload.location.stored,
+                    upload.location.method,
                 )
                 for upload in done
-                if upload.stored and upload.place is not None
+                if upload.stored and upload.location is not None
             ],
         )
     kept.arrived(len(done), sum(upload.size for upload in done))
@@ -357,9 +357,9 @@ def _record(database: Database, remote_id: int, done: Sequence[Upload]) -> None:
 def _entry(observed: ObservedPath, sent: Upload) -> Entry:
     assert observed.content is not None
     modified = observed.content.stat.mtime_ns // 1_000_000
-    place = sent.place
-    if place is not None:
-        location = (None, place.pack, place.offset, place.stored, place.method)
-        return Entry(observed.path, sent.push, sent.size, sent.sha256, None, None, modified, *location)
+    location = sent.location
+    if location is not None:
+        packed = (None, location.pack, location.offset, location.stored, location.method)
+        return Entry(observed.path, sent.push, sent.size, sent.sha256, None, None, modified, *packed)
     assert sent.stored is not None
     return Entry(observed.path, sent.push, sent.size, sent.sha256, sent.stored.etag, sent.stored.version, modified)
