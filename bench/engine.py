@@ -26,7 +26,7 @@ from _tools import BUCKET, Ran, Tools, in_turn, make_files, remove
 from bayou.engine.select import FILES_PER_S, LARGE, START_S, Selector
 from bayou_testing.seaweed import SeaweedServer
 
-VERBS = ("push", "pull", "verify")
+VERBS = ("push", "pull", "verify", "gc")
 KINDS = {"threads": "point", "warm": "spark", "cold": "spark"}
 
 Measured = Mapping[tuple[int, str, str], Sequence[Ran]]
@@ -34,7 +34,7 @@ Measured = Mapping[tuple[int, str, str], Sequence[Ran]]
 
 
 def measure(tools: Tools, files: int, size: int, kind: str, turn: int, settings: str) -> dict[str, Ran]:
-    """Push, pull and verify so many files, on a prefix of their own."""
+    """Push, pull, verify and collect so many files, on a prefix of their own."""
     named = f"{kind}{files}-{turn}"
 
     def timed(repo: Path, *arguments: str) -> Ran:
@@ -50,6 +50,7 @@ def measure(tools: Tools, files: int, size: int, kind: str, turn: int, settings:
     other = tools.repo(f"{named}-b", named, settings=settings)
     found["pull"] = timed(other, "sync", "--pull")
     found["verify"] = timed(other, "verify")
+    found["gc"] = timed(other, "gc", "--dry-run")
     for verb, ran in found.items():
         told = f"{ran.seconds:.2f} s, {ran.cpu:.2f} s of a processor, {ran.memory_mb:.0f} MB"
         print(f"{files:,} files, {kind}, {verb}: {told}", file=sys.stderr, flush=True)
