@@ -22,6 +22,7 @@ from bayou.objectstore.retry import RetryPolicy
 from bayou.spark.executor import SparkEngines
 
 if TYPE_CHECKING:
+    from bayou_testing.azurite import AzuriteServer
     from bayou_testing.gcs import GcsServer
     from bayou_testing.s3 import S3Endpoint
 
@@ -197,6 +198,18 @@ def seaweed(shared_root: Path) -> Iterator[S3Endpoint]:
     from bayou_testing.seaweed import shared_seaweed
 
     with shared_seaweed(shared_root / "seaweed") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[AzuriteServer]:
+    """A real Azure server: Azurite, one for each worker, with a container `bayou`. Use a prefix of your own."""
+    from bayou_testing.azurite import AzuriteServer, available
+
+    if (missing := available()) is not None:
+        pytest.skip(f"no Azurite: {missing}")
+    with AzuriteServer() as server:
+        server.create_container("bayou")
         yield server
 
 

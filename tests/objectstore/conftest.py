@@ -9,6 +9,7 @@ import pytest
 from bayou.core.ids import ulid
 from bayou.objectstore import Store, open_store
 from bayou.objectstore.retry import RetryPolicy
+from bayou_testing.azurite import AzuriteServer
 from bayou_testing.contract import Connect
 from bayou_testing.gcs import GcsServer
 from bayou_testing.proxy import HttpProxy
@@ -45,6 +46,14 @@ def proxy(s3_env: S3Endpoint) -> Iterator[HttpProxy]:
 @pytest.fixture
 def proxied(proxy: HttpProxy) -> Store:
     return open_store(f"s3://{BUCKET}/{ulid()}", options={"endpoint": proxy.url}, policy=QUICK)
+
+
+@pytest.fixture
+def azure_env(azurite: AzuriteServer, monkeypatch: pytest.MonkeyPatch) -> AzuriteServer:
+    """Azurite, and its address and credentials in the environment."""
+    for name, value in azurite.env().items():
+        monkeypatch.setenv(name, value)
+    return azurite
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bayou.core.ids import ulid
 from bayou.objectstore import open_store
-from bayou_testing import azurite
+from bayou_testing.azurite import AzuriteServer
 from bayou_testing.contract import Connect, StoreContract
 
 
@@ -45,20 +44,18 @@ class TestGcs(StoreContract):
 
 
 @pytest.mark.azure
-@pytest.mark.skipif(azurite.available() is not None, reason=f"no Azurite: {azurite.available()}")
 class TestAzurite(StoreContract):
-    @pytest.fixture(scope="class")
-    def server(self) -> Iterator[azurite.AzuriteServer]:
-        with azurite.AzuriteServer() as server:
-            server.create_container("bayou")
-            yield server
-
     @pytest.fixture
-    def connect(self, server: azurite.AzuriteServer, monkeypatch: pytest.MonkeyPatch) -> Connect:
-        for name, value in server.env().items():
-            monkeypatch.setenv(name, value)
+    def connect(self, azure_env: AzuriteServer) -> Connect:
         prefix = ulid()
         return lambda namespace=None: open_store(f"az://bayou/{prefix}", namespace=namespace)
+
+
+@pytest.mark.azure
+class TestAzuriteWithoutTheSdk(TestAzurite):
+    @pytest.fixture(autouse=True)
+    def no_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("bayou.objectstore.backends.azure_parts.first_missing", lambda _: "azure-storage-blob")
 
 
 if "BAYOU_TEST_BUCKET" in os.environ:

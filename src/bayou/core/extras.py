@@ -31,6 +31,7 @@ SPARK = Extra(
     ", or 'bayou[connect]' for a server that runs elsewhere",
 )
 GCP = Extra("gcp", {"google.oauth2.service_account": "google-auth"})
+AZURE = Extra("azure", {"azure.storage.blob": "azure-storage-blob"})
 
 
 def first_missing(extra: Extra) -> str | None:

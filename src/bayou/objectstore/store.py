@@ -329,6 +329,7 @@ class Store:
         *,
         log: PartLog | None = None,
         moved: multipart.OnBytes = _ignore,
+        had: multipart.OnBytes = _ignore,
     ) -> PutResult:
         """Write an object from the first `size` bytes of an open file, in parts when it is large; memory is bounded.
 
@@ -337,7 +338,8 @@ class Store:
         caller has computed the hash of exactly them, and the store sends them unchecked.
 
         With a `log`, an upload in parts that fails or is killed can be resumed: the next call with the same log sends
-        only what the store has not acknowledged. `moved` is called with the bytes that are acknowledged, by any thread.
+        only what the store has not acknowledged. `moved` is called with the bytes that are acknowledged, by any thread,
+        and `had` with those of parts that an earlier call has sent.
         """
         if isinstance(source, bytes) or size <= multipart.THRESHOLD:
             data = source if isinstance(source, bytes) else multipart.read_checked(source, size, sha256)
@@ -349,7 +351,7 @@ class Store:
         transport, full = self._transport, self._scope.full(key)
         parts = transport.parts() if isinstance(transport, SupportsParts) else None
         if parts is not None:
-            return uploads.PartUploader(self, self._client, parts, key, log, moved).upload(source, size, sha256)
+            return uploads.PartUploader(self, self._client, parts, key, log, moved, had).upload(source, size, sha256)
 
         def send(chunks: Iterator[bytes], part: int, parallel: int, timeout: float) -> PutResult:
             return run_interruptible(
@@ -371,7 +373,7 @@ class Store:
 
         parts = self._transport.parts() if isinstance(self._transport, SupportsParts) else None
         if parts is not None:
-            uploads.PartUploader(self, self._client, parts, key, None, _ignore).abort(upload)
+            uploads.PartUploader(self, self._client, parts, key, None, _ignore, _ignore).abort(upload)
 
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         """Yield the uploads in parts below this store that are neither completed nor aborted, keys relative to it.
@@ -379,7 +381,7 @@ class Store:
         Yield nothing where the store has no such uploads, or no way to list them.
         """
         parts = self._transport.parts() if isinstance(self._transport, SupportsParts) else None
-        if parts is None:
+        if parts is None or not parts.registered:
             return
         pages = parts.unfinished(self._scope.root, timeout=self._client.request_timeout(self._client.call_deadline()))
         while True:

@@ -225,6 +225,10 @@ class PartTransport(Protocol):
     def least_part(self) -> int:
         """The fewest bytes of a part that is not the last one."""
 
+    @property
+    def registered(self) -> bool:
+        """Whether the store keeps a record of uploads; otherwise `begin`, `abort` and `unfinished` send no request."""
+
     def begin(self, key: str, *, timeout: float) -> str:
         """Begin an upload, of which nothing can be seen until it is completed; return its id."""
 

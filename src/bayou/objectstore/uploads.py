@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bayou.core import kept
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, ContentChanged, NotFound, StoreError, UploadGone
-from bayou.objectstore import multipart
+from bayou.objectstore import keys, multipart
 from bayou.objectstore.keys import Key
 from bayou.objectstore.multipart import OnBytes
 from bayou.objectstore.transport import PartTransport, PutResult
@@ -71,7 +72,14 @@ class PartUploader:
     """Uploads one file to one key in parts."""
 
     def __init__(
-        self, store: Store, client: RetryingClient, parts: PartTransport, key: Key, log: PartLog | None, moved: OnBytes
+        self,
+        store: Store,
+        client: RetryingClient,
+        parts: PartTransport,
+        key: Key,
+        log: PartLog | None,
+        moved: OnBytes,
+        had: OnBytes,
     ) -> None:
         self._store = store
         self._client = client
@@ -79,7 +87,9 @@ class PartUploader:
         self._key = key
         self._full = store.full_key(key)
         self._log = log
-        self._moved = _Once(moved)
+        counted: set[int] = set()
+        self._moved = _Once(moved, counted)
+        self._had = _Once(had, counted)
         self._deadline = client.deadline or Deadline.after(None)
 
     def upload(self, source: BinaryIO, size: int, sha256: bytes) -> PutResult:
@@ -91,11 +101,16 @@ class PartUploader:
             except UploadGone:
                 pass  # it has expired, or a collection has aborted it
         part_size = multipart.part_size(size, self._client.link, self._parts.least_part)
-        begin = partial(self._parts.begin, self._full)
-        upload = self._client.send("put", self._key, lambda timeout: begin(timeout=timeout), deadline=self._deadline)
+        upload = self._begin()
         if self._log is not None:
             self._log.begun(upload, part_size)
         return self._send(source, size, sha256, Resumable(upload, part_size, {}), resumed=False)
+
+    def _begin(self) -> str:
+        begin = partial(self._parts.begin, self._full)
+        if not self._parts.registered:
+            return begin(timeout=0)  # V17: no request, so none that counts
+        return self._client.send("put", self._key, lambda timeout: begin(timeout=timeout), deadline=self._deadline)
 
     def _send(self, source: BinaryIO, size: int, sha256: bytes, begun: Resumable, *, resumed: bool) -> PutResult:
         digest = hashlib.sha256()
@@ -110,12 +125,14 @@ class PartUploader:
                 known = begun.parts.get(number)
                 if known is not None and known.sha256 == part.sha256:
                     tags[number] = known.tag
-                    self._moved(number, len(data))
+                    self._had(number, len(data))
                 else:
                     yield part, data
 
+        for number in begun.parts:
+            self._keep(min(begun.part_size, size - (number - 1) * begun.part_size))
         try:
-            for part in self._store.map(partial(self._put, begun.upload), missing(), threads=multipart.PARALLEL):
+            for part in self._store.map(partial(self._put, begun), missing(), threads=multipart.PARALLEL):
                 tags[part.number] = part.tag
             if digest.digest() != sha256:
                 raise multipart.changed(source)
@@ -126,21 +143,33 @@ class PartUploader:
             if self._log is None or isinstance(error, ContentChanged | UploadGone):
                 self.abort(begun.upload)
             raise
-        if self._log is not None:
-            self._log.forget()
+        self._forget()
         return replace(stored, repeated=stored.repeated or resumed)
 
-    def _put(self, upload: str, piece: tuple[Part, bytes]) -> Part:
+    def _put(self, begun: Resumable, piece: tuple[Part, bytes]) -> Part:
         part, data = piece
-        put = partial(self._parts.put_part, self._full, upload, part.number, data)
+        put = partial(self._parts.put_part, self._full, begun.upload, part.number, data)
         tag = self._client.send(
             "put", self._key, lambda timeout: put(timeout=timeout), bytes_out=len(data), deadline=self._deadline
         )
         done = replace(part, tag=tag)
         if self._log is not None:
             self._log.acknowledged(done)
+            if part.number not in begun.parts:
+                self._keep(len(data))
         self._moved(part.number, len(data))
         return done
+
+    def _keep(self, size: int) -> None:
+        """Note bytes that the store has acknowledged, and that the log names: no later command sends them again."""
+        if self._log is not None:
+            kept.part_sent(keys.parse_payload(self._key).path, size)
+
+    def _forget(self) -> None:
+        """Drop the record of this upload."""
+        if self._log is not None:
+            self._log.forget()
+            kept.part_ended(keys.parse_payload(self._key).path)
 
     def _complete(self, upload: str, tags: list[str], size: int, *, maybe_done: bool) -> PutResult:
         attempts = 0
@@ -172,26 +201,26 @@ class PartUploader:
         return replace(stored, repeated=attempts > 1)
 
     def abort(self, upload: str) -> None:
-        """Drop an upload at the store and its record; if the store cannot do it now, a collection does it later."""
-        with suppress(BayouError):
-            self._client.within(Deadline.after(_ABORT_S)).send(
-                "delete", self._key, lambda timeout: self._parts.abort(self._full, upload, timeout=timeout)
-            )
-        if self._log is not None:
-            self._log.forget()
+        """Drop an upload at the store and its record; if the store cannot do it now, a collection or time does it."""
+        if self._parts.registered:
+            with suppress(BayouError):
+                self._client.within(Deadline.after(_ABORT_S)).send(
+                    "delete", self._key, lambda timeout: self._parts.abort(self._full, upload, timeout=timeout)
+                )
+        self._forget()
 
 
 class _Once:
-    """Calls `moved` once for each part, also if the part is sent again."""
+    """Calls `report` once for each part, also if the part is sent again; `counted` are the parts that were reported."""
 
-    def __init__(self, moved: OnBytes) -> None:
-        self._moved = moved
-        self._counted: set[int] = set()
+    def __init__(self, report: OnBytes, counted: set[int]) -> None:
+        self._report = report
+        self._counted = counted
 
     def __call__(self, number: int, size: int) -> None:
         if number not in self._counted:
             self._counted.add(number)
-            self._moved(size)
+            self._report(size)
 
 
 def upload_at_once(
@@ -205,8 +234,8 @@ def upload_at_once(
 ) -> PutResult:
     """Upload a file by a transport that sends all parts itself, and starts again after a failure.
 
-    `send(chunks, part size, parallel parts, timeout)` is the transport's. A part counts as moved when the transport
-    takes the next one: it shows no responses to parts.
+    `send(chunks, part size, parallel parts, timeout)` is the transport's. It shows no responses to parts, so a part
+    counts as moved once the transport has taken as many more as it sends at once.
     """
     deadline = client.deadline or Deadline.after(None)
     reported = attempt = 0
@@ -215,16 +244,17 @@ def upload_at_once(
         part = multipart.part_size(size, client.link)
         parallel = client.link.up.parallel(part, multipart.PARALLEL)
 
-        def chunks(part: int = part) -> Iterator[bytes]:
+        def chunks(part: int = part, parallel: int = parallel) -> Iterator[bytes]:
             nonlocal reported
             at = 0
             for data in multipart.checked_parts(source, size, sha256, part, deadline):
                 client.link.pace(len(data), deadline)
                 yield data
                 at += len(data)
-                if at > reported:
-                    moved(at - reported)
-                    reported = at
+                acknowledged = at - parallel * part
+                if acknowledged > reported:
+                    moved(acknowledged - reported)
+                    reported = acknowledged
 
         begun = client.link.up.stalls
         moving = client.link.up.seconds(part * parallel, client.policy.least_rate)
@@ -237,4 +267,5 @@ def upload_at_once(
             client.wait_or_raise(error, attempt, f"PUT {key}", deadline)
             continue
         client.link.up.works()
+        moved(size - reported)
         return replace(stored, repeated=attempt > 1)

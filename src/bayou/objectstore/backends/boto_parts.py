@@ -45,9 +45,12 @@ Connect = Callable[[float], Any]
 class BotoParts:
     """The multipart uploads of one bucket."""
 
-    def __init__(self, bucket: str, target: str, connect: Connect, renewal: Renewal, extra: Mapping[str, Any]) -> None:
+    def __init__(
+        self, bucket: str, target: str, address: str, connect: Connect, renewal: Renewal, extra: Mapping[str, Any]
+    ) -> None:
         self._bucket = bucket
         self._target = target
+        self._address = address
         self._connect = connect
         self._renewal = renewal
         self._extra = {name: value for name, value in extra.items() if name in ("RequestPayer",)}
@@ -58,6 +61,10 @@ class BotoParts:
     @property
     def least_part(self) -> int:
         return 5 * _MIB
+
+    @property
+    def registered(self) -> bool:
+        return True
 
     def begin(self, key: str, *, timeout: float) -> str:
         arguments = {"ContentType": content_type(key), **self._begin}
@@ -105,7 +112,7 @@ class BotoParts:
     def _call(self, name: str, verb: str, key: str | None, timeout: float, arguments: Mapping[str, Any]) -> Any:
         from botocore import exceptions as boto  # noqa: PLC0415
 
-        about = Request(verb, key or "", self._target, self._renewal)
+        about = Request(verb, key or "", self._target, self._renewal, self._address)
         named = {"Bucket": self._bucket, **({"Key": key} if key is not None else {})}
         try:
             return getattr(self._client(timeout), name)(**named, **arguments)
@@ -115,17 +122,17 @@ class BotoParts:
             raise TimedOut(f"{about} on {self._target} was not sent in time") from None
         except (boto.ReadTimeoutError, boto.ConnectTimeoutError):
             raise TimedOut(
-                f"no answer in time to {about} on {self._target}", hint="check the network and the store's health"
+                f"no answer in time to {about} on {about.server}", hint="check the network and the store's health"
             ) from None
         except (boto.EndpointConnectionError, boto.ProxyConnectionError, boto.SSLError):
             raise CannotConnect(
-                f"cannot connect to {self._target}",
+                f"cannot connect to {about.server}",
                 hint=CONNECT_HINT,
             ) from None
         except (boto.HTTPClientError, boto.ConnectionError) as error:
             if isinstance(error.kwargs.get("error"), TimeoutError):
                 raise TimedOut(f"{about} on {self._target} made no progress", hint="check the network") from None
-            raise Unavailable(f"the connection broke during {about} on {self._target}", hint="try again") from None
+            raise Unavailable(f"the connection broke during {about} on {about.server}", hint="try again") from None
         except boto.BotoCoreError:
             # Its text may quote what was sent.
             raise BadAnswer(
@@ -143,7 +150,7 @@ class BotoParts:
 class _Body(io.BytesIO):
     """The bytes of a part. Reading fails once the time of the request is over, which ends the request.
 
-    Once the request is signed, what is read is on its way, and is shown.
+    Once the request is signed, what is read is handed over to the system, which sends it.
     """
 
     sent = False
@@ -157,7 +164,7 @@ class _Body(io.BytesIO):
             raise TimeoutError("the part took too long")
         data = super().read(size)
         if self.sent:
-            activity.arrived(len(data))
+            activity.handed_over(len(data))
         return data
 
 
@@ -212,7 +219,7 @@ def s3_parts(
             }
         return _prepared(_plain_session(), timeout, style, anonymous=anonymous, arguments=arguments)
 
-    return BotoParts(bucket, f"s3://{bucket}", connect, renewal, extra)
+    return BotoParts(bucket, f"s3://{bucket}", address, connect, renewal, extra)
 
 
 def google_parts(bucket: str, options: Mapping[str, str], renewal: Renewal) -> BotoParts | None:
@@ -222,7 +229,7 @@ def google_parts(bucket: str, options: Mapping[str, str], renewal: Renewal) -> B
     """
     access = _GoogleAccess(options)
     try:
-        access(_ACCESS_S)
+        storage, _ = access(_ACCESS_S)
     except BayouError:
         return None
 
@@ -238,7 +245,7 @@ def google_parts(bucket: str, options: Mapping[str, str], renewal: Renewal) -> B
         client.meta.events.register("before-send.s3", authorise)
         return client
 
-    return BotoParts(bucket, f"gs://{bucket}", connect, renewal, {})
+    return BotoParts(bucket, f"gs://{bucket}", storage.rstrip("/"), connect, renewal, {})
 
 
 class _GoogleAccess:

@@ -178,10 +178,16 @@ def az_transport(url: StoreUrl, options: Mapping[str, str]) -> Transport:
         arguments = client_arguments(timeout, endpoint, [*own, *emulator, *_MICROSOFT_HOSTS, *named])
         return AzureStore(url.bucket, config=config, **arguments)  # type: ignore[arg-type]
 
+    def parts() -> PartTransport | None:
+        from bayou.objectstore.backends.azure_parts import azure_parts  # noqa: PLC0415
+
+        return azure_parts(url.bucket, options, credentials.AZURE_RENEWAL)
+
     account = options.get("account") or _first_variable("AZURE_STORAGE_ACCOUNT_NAME")
     return RemoteTransport(
         f"az://{url.bucket}",
         connect,
+        parts=parts,
         renewal=credentials.AZURE_RENEWAL,
         delete_batch=_AZURE_BULK,
         address=endpoint or (f"https://{account}.blob.core.windows.net" if account else None),
