@@ -1,12 +1,13 @@
 """Threads of one process against Spark on this machine: the measurement behind the choice of `bayou.engine.select`.
 
-    ./dev bench engine [--files 1000 3000] [--size 5000] [--rounds 1] [--cold 3000] [--objects]
+    ./dev bench engine [--files 3000 120000] [--size 5000] [--rounds 1] [--cold 3000] [--objects]
 
-Push, pull and verify of so many files on a SeaweedFS of its own, whole commands, interpreter start included: by
-threads (`--engine point`) and on a warm server (`--engine spark`), one right after the other, in turns at being first;
-of `--cold` files also where no server runs when the command begins. Small files are packed, or with `--objects` every
-file is an object of its own. Prints the tables of docs/spark.md, as Markdown, and what they say of the selector's
-numbers. Exits 1 where the selector would choose the slower of two by more than a tenth.
+Push, pull, verify and a dry collection of so many files on a SeaweedFS of its own, whole commands, interpreter start
+included: by threads (`--engine point`) and on a warm server (`--engine spark`), one right after the other, in turns at
+being first; of `--cold` files also where no server runs when the command begins. Small files are packed, or with
+`--objects` every file is an object of its own. Prints the tables of docs/spark.md, as Markdown, and what they say of
+the selector's costs. Exits 1 where the selector would choose Spark although it takes longer, or threads although they
+do, by more than a tenth. By default one size is above the selector's least number, where it may choose Spark.
 
 A ratio is of times of one round, and the median of the rounds' counts: the machine is shared, and faster in one minute
 than in the next. Processor seconds, those of the Spark server included, depend less on what else runs.
@@ -15,6 +16,7 @@ than in the next. Processor seconds, those of the Spark server included, depend 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +25,10 @@ from statistics import median
 
 from _tools import BUCKET, Ran, Tools, in_turn, make_files, remove
 
-from bayou.engine.select import FILES_PER_S, LARGE, START_S, Selector
+from bayou.engine.select import LARGE, SCAN, START_S, TRANSFER, Selector, WorkCost
 from bayou_testing.seaweed import SeaweedServer
 
-VERBS = ("push", "pull", "verify", "gc")
+VERBS: Mapping[str, WorkCost] = {"push": TRANSFER, "pull": TRANSFER, "verify": SCAN, "gc": SCAN}
 KINDS = {"threads": "point", "warm": "spark", "cold": "spark"}
 
 Measured = Mapping[tuple[int, str, str], Sequence[Ran]]
@@ -58,7 +60,7 @@ def measure(tools: Tools, files: int, size: int, kind: str, turn: int, settings:
 
 
 def table(found: Measured, sizes: Sequence[int]) -> str:
-    """Return seconds, processor seconds and ratios to threads, for push / pull / verify, a line for each size."""
+    """Return seconds, processor seconds and ratios to threads, for push / pull / verify / gc, a line for each size."""
     kinds = [kind for kind in KINDS if any(kind == one for _, one, _ in found)]
     heads = [*kinds, *(f"processor, {kind}" for kind in kinds), *(f"{kind} to threads" for kind in kinds[1:])]
     lines = ["| files | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
@@ -83,13 +85,30 @@ def ratio(found: Measured, files: int, kind: str, verb: str) -> float | None:
     return median(theirs.seconds / ours.seconds for ours, theirs in zip(here, there, strict=True))
 
 
+def per_file(found: Measured, sizes: Sequence[int], verb: str) -> str:
+    """Return what a further file costs between the smallest and the largest size."""
+    least, most = min(sizes), max(sizes)
+    if least == most:
+        return "one size shows no cost of a file"
+    here, spark = (
+        (
+            median(ran.seconds for ran in found[most, kind, verb])
+            - median(ran.seconds for ran in found[least, kind, verb])
+        )
+        / (most - least)
+        * 1e6
+        for kind in ("threads", "warm")
+    )
+    return f"{here:.0f} µs a file by threads, {spark * (os.cpu_count() or 1):.0f} µs of a core on Spark"
+
+
 def mistakes(found: Measured) -> list[str]:
     """Say where the selector would choose what took longer, by more than a tenth."""
     told = []
     for files, kind, verb in found:
         to_threads = ratio(found, files, kind, verb)
         assert to_threads is not None
-        chosen = Selector(cores=2, server_runs=lambda: kind == "warm").choose(files)
+        chosen = Selector(cores=os.cpu_count() or 1, server_runs=lambda: kind == "warm").choose(VERBS[verb], files)
         if to_threads < 1 / 1.1 if not chosen.spark else to_threads > 1.1:
             told.append(f"{verb} of {files:,} files, {kind}: {to_threads:.2f} of the time of threads; {chosen.why}")
     return told
@@ -97,7 +116,7 @@ def mistakes(found: Measured) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", type=int, nargs="+", default=[1000, 3000])
+    parser.add_argument("--files", type=int, nargs="+", default=[3000, 120_000])
     parser.add_argument("--cold", type=int, nargs="*", default=[3000])
     parser.add_argument("--size", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=1)
@@ -120,13 +139,14 @@ def main() -> int:
             finally:
                 tools.stop()
         print(table(found, options.files))
-        most = max(options.files)
-        rate = most / median(ran.seconds for ran in found[most, "threads", "push"])
-        print(f"\nthreads push {rate:,.0f} files a second (FILES_PER_S = {FILES_PER_S:,.0f})")
+        print()
+        for verb, cost in VERBS.items():
+            known = f"the selector has {cost.here_us:g} and {cost.spark_us:g}"
+            print(f"{verb}: {per_file(found, options.files, verb)}; {known}")
         for files in sorted({*options.cold} & {*options.files}):
             cold, warm = (median(ran.seconds for ran in found[files, kind, "push"]) for kind in ("cold", "warm"))
             print(f"a cold start adds {cold - warm:.1f} s to a push of {files:,} files (START_S = {START_S:g})")
-        print(f"Spark does the work from {LARGE:,} entries or files on")
+        print(f"Spark does no work on up to {LARGE:,} entries or files")
         wrong = mistakes(found)
         for one in wrong:
             print(f"slower than it could be: {one}", file=sys.stderr)

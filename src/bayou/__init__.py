@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bayou.core import errors
+    from bayou import errors
     from bayou.session.open import Repo, init, open  # noqa: A004
 
     __version__: str
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     if name == "errors":
         from importlib import import_module  # noqa: PLC0415
 
-        return import_module("bayou.core.errors")
+        return import_module("bayou.errors")
     if name in __all__:
         from bayou.session import open as opened  # noqa: PLC0415
 

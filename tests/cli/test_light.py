@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from bayou.core.errors import PackageMissing
-from bayou.core.extras import GCP, SPARK, Extra, first_missing, require
-from bayou.engine.select import LARGE_COLD, Selector
+from bayou.core.extras import AZURE, GCP, SPARK, Extra, first_missing, require
+from bayou.engine.select import TRANSFER, Selector
 
 LIGHT = """
 import json, os, sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("pyspark", "pandas", "pyarrow", "grpc", "google"):
+        if name.partition(".")[0] in ("pyspark", "pandas", "pyarrow", "grpc", "google", "azure"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocker())
@@ -108,9 +108,11 @@ def test_what_was_set_to_run_on_spark_runs_here_with_a_warning(repo: Path) -> No
 def test_without_spark_this_process_does_any_number_of_files() -> None:
     selector = Selector(cores=2, installed=lambda: False)
 
-    assert selector.limit() is None
-    assert not selector.choose(100 * LARGE_COLD).spark
-    assert Selector(cluster=True, installed=lambda: False).choose(LARGE_COLD).spark, "a configured cluster is no guess"
+    assert selector.limit(TRANSFER) is None
+    assert not selector.choose(TRANSFER, 10_000_000).spark
+    assert Selector(cluster=True, installed=lambda: False).choose(TRANSFER, 200_000).spark, (
+        "a configured cluster is no guess"
+    )
 
 
 def test_the_extras_are_those_of_the_distribution() -> None:
@@ -118,7 +120,7 @@ def test_the_extras_are_those_of_the_distribution() -> None:
     from importlib.metadata import requires
 
     declared = [line.replace('"', "'") for line in requires("bayou") or ()]
-    for extra in (SPARK, GCP):
+    for extra in (SPARK, GCP, AZURE):
         for package in extra.modules.values():
             if package != "grpcio":  # which pyspark[connect] brings
                 assert any(line.startswith(package) and f"extra == '{extra.name}'" in line for line in declared)

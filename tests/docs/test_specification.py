@@ -29,6 +29,7 @@ from bayou.index.parquet import BRANCH, LEAF
 from bayou.leases.objects import HeldLease
 from bayou.packs.archive import LIST_FIELDS
 from bayou.state.database import Database
+from bayou.sync import run
 from bayou.sync.plan.decision_table import Action
 from bayou.workflows import read as workflow
 
@@ -136,8 +137,10 @@ def test_the_exit_codes_are_those_of_the_errors() -> None:
         (limits.LOG_PAGES_MAX, "log pages followed back | 63; {:,} |"),
         (limits.MANIFEST_BYTES >> 20, "`manifest.json`; files of a version | {} MiB; 100,000 |"),
         (limits.EXPRESSION_CHARACTERS, "its result | {:,} characters; 20 s, 1 GiB; 64 MiB |"),
-        (select.LARGE, "a local Spark server runs | {:,} |"),
-        (select.LARGE_COLD, "whose size is not known at the start | {:,} |"),
+        (select.LARGE, "a local Spark server runs | {:,}, or"),
+        (select.SESSION_S, "less the time on Spark exceed {:g} s"),
+        (select.START_S, "and {:g} s more where no server runs"),
+        (run.MOST_HELD, "A sync of more than {:,} paths"),
         (select.CLUSTER_FILES, "does not begin with `local`) | {:,}, and 1 GiB"),
     ],
 )

@@ -58,6 +58,9 @@ class Shown:
     def advance(self, files=0, bytes=0) -> None:  # noqa: A002
         self.told.append(files)
 
+    def skip(self, bytes) -> None:  # noqa: A002
+        raise AssertionError("a job skips no bytes")
+
     def share(self, done) -> None:
         self.told.append(done)
 

@@ -10,10 +10,24 @@ from bayou.core.errors import JavaMissing, SparkUnavailable, UsageError
 from bayou.engine import select
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
-from bayou.engine.select import CLUSTER_BYTES, CLUSTER_FILES, LARGE, LARGE_COLD, Engines, Selector, is_cluster
+from bayou.engine.select import (
+    CLUSTER_BYTES,
+    CLUSTER_FILES,
+    LARGE,
+    RECORDS,
+    SCAN,
+    SESSION_S,
+    START_S,
+    TRANSFER,
+    Engines,
+    Selector,
+    WorkCost,
+    is_cluster,
+)
 from bayou.objectstore import open_store
 
 AUTO, COLD = Selector(cores=2, server_runs=lambda: True), Selector(cores=2)
+PAYS_COLD = TRANSFER.limit(2, server_runs=False) or 0
 
 
 @pytest.mark.parametrize(
@@ -22,7 +36,8 @@ AUTO, COLD = Selector(cores=2, server_runs=lambda: True), Selector(cores=2)
         (AUTO, LARGE, False),
         (AUTO, LARGE + 1, True),
         (COLD, LARGE + 1, False),
-        (COLD, LARGE_COLD + 1, True),
+        (COLD, PAYS_COLD, False),
+        (COLD, PAYS_COLD + 1, True),
         (Selector(cores=1, server_runs=lambda: True), 10_000_000, False),
         (Selector(cluster=True), CLUSTER_FILES, False),
         (Selector(cluster=True), CLUSTER_FILES + 1, True),
@@ -34,19 +49,37 @@ AUTO, COLD = Selector(cores=2, server_runs=lambda: True), Selector(cores=2)
     ],
 )
 def test_the_rule(selector, files, spark):
-    assert selector.choose(files).spark is spark
+    assert selector.choose(TRANSFER, files).spark is spark
+
+
+@pytest.mark.parametrize("cost", [SCAN, TRANSFER, RECORDS])
+@pytest.mark.parametrize("cores", [2, 4, 16])
+@pytest.mark.parametrize("runs", [True, False])
+def test_spark_is_chosen_only_for_what_it_finishes_sooner(cost: WorkCost, cores: int, runs: bool) -> None:
+    """With Java installed no command is slower than without it, as far as the measured costs go."""
+    selector = Selector(cores=cores, server_runs=lambda: runs)
+    begin_s = SESSION_S + (0 if runs else START_S)
+    for files in (LARGE + 1, 150_000, 300_000, 1_000_000, 10_000_000):
+        sooner = begin_s + files * cost.spark_us / cores / 1e6 < files * cost.here_us / 1e6
+        assert selector.choose(cost, files).spark is sooner
+
+
+def test_two_cores_list_and_compare_no_faster_on_spark():
+    assert SCAN.limit(2, server_runs=True) is None
+    assert AUTO.choose(SCAN, 10_000_000).why == "Spark is not faster at this on the 2 cores of this machine"
+    assert AUTO.limit(SCAN) is None
 
 
 def test_a_cluster_also_takes_few_files_of_many_bytes():
-    assert Selector(cluster=True).choose(3, CLUSTER_BYTES + 1).spark
-    assert not AUTO.choose(3, CLUSTER_BYTES + 1).spark
-    assert not Selector(cluster=True, override=50).choose(3, CLUSTER_BYTES + 1).spark
+    assert Selector(cluster=True).choose(TRANSFER, 3, CLUSTER_BYTES + 1).spark
+    assert not AUTO.choose(TRANSFER, 3, CLUSTER_BYTES + 1).spark
+    assert not Selector(cluster=True, override=50).choose(TRANSFER, 3, CLUSTER_BYTES + 1).spark
 
 
 @pytest.mark.parametrize(
     ("selector", "limit"),
     [
-        (AUTO, LARGE_COLD),
+        (AUTO, PAYS_COLD),
         (Selector(cores=1), None),
         (Selector("point"), None),
         (Selector("spark"), 0),
@@ -55,21 +88,21 @@ def test_a_cluster_also_takes_few_files_of_many_bytes():
     ],
 )
 def test_what_this_process_does_before_it_knows_how_much_there_is(selector, limit):
-    assert selector.limit() == limit
+    assert selector.limit(TRANSFER) == limit
 
 
 def test_a_small_sync_asks_for_no_server():
     def asked() -> bool:
         pytest.fail("a choice that a server does not change")
 
-    assert not Selector(cores=2, server_runs=asked).choose(LARGE).spark
-    assert Selector(cores=2, server_runs=asked).limit() == LARGE_COLD
+    assert not Selector(cores=2, server_runs=asked).choose(TRANSFER, LARGE).spark
+    assert Selector(cores=2, server_runs=asked).limit(TRANSFER) == PAYS_COLD
 
 
 def test_a_choice_says_why():
-    assert Selector("point").choose(3).why == "--engine point"
-    assert COLD.choose(200_000).why == (
-        "200,000 entries or files; on this machine Spark, whose server has yet to start, pays from 133,600"
+    assert Selector("point").choose(TRANSFER, 3).why == "--engine point"
+    assert COLD.choose(TRANSFER, 900_000).why == (
+        "900,000 entries or files; on this machine Spark, whose server has yet to start, pays for more than 831,250"
     )
 
 
@@ -103,12 +136,14 @@ def test_where_spark_cannot_be_had_the_work_is_done_here_with_a_warning(install_
     install_engine(NoJava)
     warnings: list[str] = []
 
-    done = engines(Selector(override=1), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
+    done = engines(Selector(override=1), warnings).run(
+        Needs(), lambda by: by.engine, what="it was done", cost=SCAN, files=2
+    )
 
     assert done == "local"
     assert warnings == ["it was done by this process alone, since Spark could not: there is no Java"]
     with pytest.raises(JavaMissing):
-        engines(Selector("spark"), warnings).run(Needs(), lambda by: by.engine, what="it was done", files=2)
+        engines(Selector("spark"), warnings).run(Needs(), lambda by: by.engine, what="it was done", cost=SCAN, files=2)
 
 
 def test_a_store_in_memory_is_for_this_process_alone(install_engine):
@@ -116,10 +151,13 @@ def test_a_store_in_memory_is_for_this_process_alone(install_engine):
     needs = Needs([StoreHandle(open_store("memory://x"), lambda: pytest.fail("no spec is made of it"))])
     warnings: list[str] = []
 
-    assert engines(Selector(override=1), warnings).run(needs, lambda by: by.engine, what="it", files=2) == "local"
+    assert (
+        engines(Selector(override=1), warnings).run(needs, lambda by: by.engine, what="it", cost=SCAN, files=2)
+        == "local"
+    )
     assert warnings == []
     with pytest.raises(UsageError):
-        engines(Selector("spark"), warnings).run(needs, lambda by: by.engine, what="it", files=2)
+        engines(Selector("spark"), warnings).run(needs, lambda by: by.engine, what="it", cost=SCAN, files=2)
 
 
 def test_a_program_without_spark_says_so(install_engine):
@@ -133,6 +171,6 @@ def test_a_program_without_spark_says_so(install_engine):
 def test_a_limited_rate_keeps_the_work_in_this_process():
     config = Config("id", sync=SyncConfig(limit_rate=1_000_000))
     selector = Selector.of(config, "auto")
-    assert (selector.choose(10**9).spark, selector.limit()) == (False, None)
+    assert (selector.choose(TRANSFER, 10**9).spark, selector.limit(TRANSFER)) == (False, None)
     with pytest.raises(UsageError, match="rate limit"):
         Selector.of(config, "spark")

@@ -34,7 +34,7 @@ from bayou.data.catalog.backfill import (
 from bayou.data.catalog.derive import MissingFile, RecordRead, read_all, version_row
 from bayou.data.engine import CatalogEngine
 from bayou.engine.local import LocalExecutor
-from bayou.engine.select import LARGE, LARGE_COLD, Request, Selector
+from bayou.engine.select import LARGE, RECORDS, Request, Selector
 from bayou.repo import Repo
 from bayou.spark.executor import decode, encode, schema_of
 from bayou.spark.sql.query import open_query
@@ -178,11 +178,11 @@ def test_a_server_is_not_started_for_what_this_process_reads_sooner(repo: Repo, 
     (tmp_path / "bayou" / "spark" / "some").mkdir(parents=True)
     server = FileLock(tmp_path / "bayou" / "spark" / "some" / "server.lock")
     assert server.acquire()
-    assert Selector.of(repo.config, "auto").choose(LARGE + 1).spark
+    assert Selector.of(repo.config, "auto").choose(RECORDS, LARGE + 1).spark
     server.release()
-    assert not Selector.of(repo.config, "auto").choose(LARGE + 1).spark
+    assert not Selector.of(repo.config, "auto").choose(RECORDS, LARGE + 1).spark
     assert (CatalogEngine().limit(repo), CatalogEngine("spark").limit(repo), CatalogEngine("point").limit(repo)) == (
-        LARGE_COLD,
+        RECORDS.limit(2, server_runs=False),
         0,
         None,
     )

@@ -13,7 +13,7 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import SparkUnavailable, TrustNeeded
 from bayou.engine.handle import RemoteHandle
 from bayou.engine.job import Executor, Needs
-from bayou.engine.select import Engines, Selector
+from bayou.engine.select import SCAN, Engines, Selector
 from bayou.objectstore.spec import StoreSpec
 from bayou.repo import init_repo, open_repo
 from bayou.spark import session
@@ -118,10 +118,10 @@ def test_17_1_a_job_asks_before_it_connects(spec: StoreSpec, monkeypatch: pytest
 
     must = Engines(elsewhere, Selector("spark"), Deadline.after(100), warnings.append)
     with pytest.raises(SparkUnavailable, match="clear text"):
-        must.run(needs, by, what="the store was listed", files=1)
+        must.run(needs, by, what="the store was listed", cost=SCAN, files=1)
     may = Engines(elsewhere, Selector(override=0), Deadline.after(100), warnings.append)
 
-    assert may.run(needs, by, what="the store was listed", files=1) == "local"
+    assert may.run(needs, by, what="the store was listed", cost=SCAN, files=1) == "local"
     assert len(warnings) == 1
     assert warnings[0].startswith("the store was listed by this process alone")
 

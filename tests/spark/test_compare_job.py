@@ -32,7 +32,7 @@ from tests.sync.conftest import Team
 @pytest.fixture
 def in_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every sync of this process a large one, of many windows."""
-    monkeypatch.setattr("bayou.sync.run.LARGE_COLD", 0)
+    monkeypatch.setattr("bayou.sync.run.MOST_HELD", 0)
     monkeypatch.setattr("bayou.sync.plan.windows.WINDOW", 7)
 
 
@@ -46,7 +46,7 @@ def test_a_large_sync_of_this_process_does_what_a_small_one_does(tmp_path, scene
     planned = start.sync(**scene.options, dry_run=True, engine="point")
     here = start.sync(**scene.options, engine="point")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bayou.sync.run.LARGE_COLD", 0)
+        patch.setattr("bayou.sync.run.MOST_HELD", 0)
         patch.setattr("bayou.sync.plan.windows.WINDOW", window)
         dry = other.sync(**scene.options, dry_run=True, engine="point")
         there = other.sync(**scene.options, engine="point")

@@ -53,6 +53,9 @@ class Recorded:
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
         self.told.append(("advance", files, bytes))
 
+    def skip(self, bytes: int) -> None:  # noqa: A002
+        self.told.append(("skip", bytes))
+
     def share(self, done: float) -> None:
         self.told.append(("share", done))
 

@@ -17,7 +17,7 @@ from bayou.engine.handle import RemoteHandle
 from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
 from bayou.maintenance.replica.pairs import Copied, CopyRules, copy_push
-from bayou.maintenance.replica.transfer import CopyJob, Held, Outcome, Stores
+from bayou.maintenance.replica.transfer import CopyJob, CopyOutcome, Held, Stores
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.spec import StoreSpec
 from bayou.packs.read import read_one
@@ -47,13 +47,13 @@ def fill(spec: StoreSpec, content: dict[str, bytes]) -> list[Entry]:
 
 def copied(
     recipes: tuple[StoreSpec, StoreSpec], entries: list[Entry], rules: CopyRules = RULES, seconds: float | None = None
-) -> list[Outcome]:
+) -> list[CopyOutcome]:
     """Copy in a job as a worker has it, and return its rows as they arrive."""
     stores = Stores(RemoteHandle(recipes[0], seconds), RemoteHandle(recipes[1], seconds))
     job = CopyJob(stores, rules, entries)
     kernel = pickle.loads(pickle.dumps(job))
     found = [row for part in job.parts(4) for row in kernel.run(part)]
-    return list(decode(Outcome, encode(schema_of(Outcome), found)))
+    return list(decode(CopyOutcome, encode(schema_of(CopyOutcome), found)))
 
 
 def test_a_task_that_runs_twice_writes_the_same_bytes_to_the_same_keys(stores):

@@ -10,7 +10,7 @@ import pytest
 
 from bayou.data.records import Records
 from bayou.objectstore import keys
-from bayou.packs.entries import Unreadable
+from bayou.packs.entries import UnreadableContent
 from bayou.spark.sql import content, query
 from bayou.spark.sql.base import base_view
 from bayou.spark.sql.content import (
@@ -164,7 +164,7 @@ def test_p7_a_pack_that_is_gone_for_good_is_named_by_the_paths_of_its_rows(team:
     rows = list(wanted(clone).values())
 
     assert read(clone, rows) == [
-        Unreadable(f"the content of {row.path} is missing, here and in the store") for row in rows
+        UnreadableContent(f"the content of {row.path} is missing, here and in the store") for row in rows
     ]
 
 

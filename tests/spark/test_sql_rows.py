@@ -20,7 +20,7 @@ from bayou.data.catalog.rows import VersionRow
 from bayou.data.catalog.schema import TABLES
 from bayou.data.records import Records
 from bayou.objectstore.spec import StoreSpec
-from bayou.packs.entries import Unreadable
+from bayou.packs.entries import UnreadableContent
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.spark.sql import content, parquet, views
 from bayou.spark.sql.base import BaseView, base_view
@@ -184,28 +184,28 @@ def test_content_is_proved_and_streaming_content_ends_where_its_metadata_says(re
         (repo.tree_root / one.path).chmod(0o644)
         (repo.tree_root / one.path).write_bytes(b"alphb")
         assert read(repo, [one, log]) == [
-            Unreadable(f"{one.path} is not what was saved: its SHA-256 is another one"),
+            UnreadableContent(f"{one.path} is not what was saved: its SHA-256 is another one"),
             b"one\ntwo\n",
         ]
 
 
 def test_content_that_is_nowhere_is_named(repo):
     assert read(repo, [ContentRequest("data/x/y/z/1/raw", 5, None, False, False)]) == [
-        Unreadable("the content of data/x/y/z/1/raw is missing")
+        UnreadableContent("the content of data/x/y/z/1/raw is missing")
     ]
 
 
 def test_a_path_that_leads_out_of_the_tree_is_a_row_of_its_own(repo):
     (found,) = read(repo, [ContentRequest("data/x/../../../bayou.toml", 5, None, False, False)])
 
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UnreadableContent)
 
 
 def test_content_that_is_too_large_for_a_column_is_refused_before_it_is_read(repo):
     too_large = ContentRequest("data/x/y/z/1/raw", content.LARGEST + 1, None, False, False)
 
     assert read(repo, [too_large]) == [
-        Unreadable(f"the content of data/x/y/z/1/raw is too large for a column: {content.LARGEST + 1} bytes")
+        UnreadableContent(f"the content of data/x/y/z/1/raw is too large for a column: {content.LARGEST + 1} bytes")
     ]
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from bayou.core.deadline import Deadline
 from bayou.core.progress import NoProgress, Progress
-from bayou.engine.select import Engines, Request, Selector
+from bayou.engine.select import RECORDS, Engines, Request, Selector
 from bayou.repo import LOCAL, Repo
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class CatalogEngine(Struct, frozen=True):
 
     def limit(self, repo: Repo) -> int | None:
         """Return the number of records up to which this process works alone; None if it always does."""
-        return Selector.of(repo.config, self.choice).limit()
+        return Selector.of(repo.config, self.choice).limit(RECORDS)
 
     def run(
         self, repo: Repo, job: Job[Part, Row, Result], *, what: str, count: int, warn: Callable[[str], None]
@@ -50,7 +50,9 @@ class CatalogEngine(Struct, frozen=True):
         engines = Engines.of(repo.config, self.choice, Deadline.after(timeout), warn, self.progress)
         if not count:
             return engines.local(_THREADS).run(job)
-        return engines.run(job.needs, lambda executor: executor.run(job), what=what, files=count, threads=_THREADS)
+        return engines.run(
+            job.needs, lambda executor: executor.run(job), what=what, cost=RECORDS, files=count, threads=_THREADS
+        )
 
 
 def needs_of(repo: Repo) -> Needs:

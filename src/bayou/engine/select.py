@@ -1,13 +1,12 @@
 """The choice of the engine for a job: threads of this process, or Spark. One rule, by measured cost.
 
-Measured on 2 cores with S3 on loopback (`./dev bench engine` prints the table again; docs/spark.md has it): compared
-with threads of this process, a warm Spark server on the same machine took 7 times as long to push 1,000 files, 1.8
-times for 30,000 and 1.2 times for 100,000; to pull 100,000 it took 0.8 times as long. A server that has yet to start
-adds 2 s, and 8 to 16 s if it is the first on a machine:
+`./dev bench engine` measures what a file costs in this process and on Spark, for each kind of work (`WorkCost`);
+docs/spark.md has the table. On one machine, Spark does a job if it ends sooner there, with the time for a session, and
+for the start of a server that does not run yet, so with Java installed nothing becomes slower:
 
-- On one machine this process does everything up to 100,000 entries or files; about there, both are equally fast. If its
-  server has yet to start, this process does as much more as it finishes in that time. With one core, Spark has nothing
-  to divide the work among.
+- This process does everything up to 100,000 entries or files. Above that, Spark pays once it has saved as much as it
+  took to begin. On two cores a warm server moves files only a little faster than threads do, and it never lists or
+  compares them faster: that is little work for each file, most of it in obstore and SQLite, outside of the interpreter.
 - A configured cluster does every job that takes longer than opening a session on it: by the number of files, or by
   their bytes, which a cluster moves and hashes over more than one machine's network and cores.
 - `--engine point` and `--engine spark` decide by themselves; `[sync] point_limit` replaces the numbers.
@@ -40,20 +39,42 @@ Request = Literal["auto", "point", "spark"]
 T = TypeVar("T")
 
 LARGE = 100_000
-"""Entries or files above which Spark does the work on the same machine, if its server runs."""
+"""Entries or files that this process does on one machine, whatever Spark would take for them."""
 
 CLUSTER_FILES = 1000
 CLUSTER_BYTES = 1 << 30
 """The work that this process does while a session on a cluster opens, 1.5 s."""
 
+SESSION_S = 1.3
+"""How long a job on a warm server takes before its first task works."""
+
 START_S = 12.0
-"""How long the first server of a machine takes to start: 8 to 16 s."""
+"""How long the first server of a machine takes to start: 8 to 16 s. A later one takes 2 s, by its class archive."""
 
-FILES_PER_S = 2800.0
-"""Files that threads of this process push in a second: 30,000 files in 10.7 s."""
 
-LARGE_COLD = LARGE + round(START_S * FILES_PER_S)
-"""`LARGE` if the server has yet to start: this process does as many more files in that time."""
+class WorkCost(Struct, frozen=True):
+    """What one entry or file of a job costs: microseconds of this process, and microseconds of one core on Spark."""
+
+    here_us: float
+    spark_us: float
+
+    def limit(self, cores: int, *, server_runs: bool) -> int | None:
+        """Return how many entries or files this process does at least as soon as Spark on this machine; None: any."""
+        saved_us = self.here_us - self.spark_us / cores
+        if saved_us <= 0:
+            return None
+        begin_s = SESSION_S if server_runs else SESSION_S + START_S
+        return max(LARGE, round(begin_s * 1e6 / saved_us))
+
+
+SCAN = WorkCost(here_us=9, spark_us=18)
+"""List, compare or check entries: `verify`, a collection, a discovery."""
+
+TRANSFER = WorkCost(here_us=125, spark_us=218)
+"""Read, hash and move small files: the mean of a push and a pull."""
+
+RECORDS = WorkCost(here_us=120, spark_us=96)
+"""Parse records, which is work for the interpreter: a rebuild of the catalog, retention."""
 
 
 class Choice(Struct, frozen=True):
@@ -104,7 +125,7 @@ class Selector(Struct, frozen=True):
         """Whether the user asked for Spark: then its failure fails the command."""
         return self.requested == "spark"
 
-    def limit(self) -> int | None:
+    def limit(self, cost: WorkCost) -> int | None:
         """Return how many entries or files this process does by itself; None: any number.
 
         For work of unknown size, such as a listing: it starts in this process, and moves to Spark when it exceeds the
@@ -120,9 +141,9 @@ class Selector(Struct, frozen=True):
             return CLUSTER_FILES
         if self.cores < 2 or not self.installed():
             return None
-        return LARGE_COLD
+        return cost.limit(self.cores, server_runs=False)
 
-    def choose(self, files: int, size: int = 0) -> Choice:
+    def choose(self, cost: WorkCost, files: int, size: int = 0) -> Choice:
         """Choose for work on this many entries or files, and bytes that a worker would transfer or read."""
         if self.requested != "auto":
             return Choice(self.spark_required, f"--engine {self.requested}")
@@ -131,19 +152,24 @@ class Selector(Struct, frozen=True):
         if self.cluster and self.override is None and size > CLUSTER_BYTES:
             return Choice(True, f"a cluster is configured, and {size:,} bytes are more than {CLUSTER_BYTES:,}")
         if self.override is not None:
-            rule, limit = "[sync] point_limit", self.override
+            rule, limit = "[sync] point_limit is", self.override
         elif self.cluster:
             rule, limit = "a cluster is configured, for more than", CLUSTER_FILES
         elif self.cores < 2:
             return Choice(False, "this machine has one core, and no cluster is configured")
         elif files <= LARGE:  # no check for a server that is not needed
-            rule, limit = "on this machine Spark pays from", LARGE
+            rule, limit = "on this machine Spark pays for more than", LARGE
         elif not self.installed():
             return Choice(False, "Spark is not installed")
         else:
             running = self.server_runs()
-            limit = LARGE if running else LARGE_COLD
-            rule = f"on this machine Spark, whose server {'runs' if running else 'has yet to start'}, pays from"
+            pays = cost.limit(self.cores, server_runs=running)
+            if pays is None:
+                return Choice(False, f"Spark is not faster at this on the {self.cores} cores of this machine")
+            limit = pays
+            rule = (
+                f"on this machine Spark, whose server {'runs' if running else 'has yet to start'}, pays for more than"
+            )
         return Choice(files > limit, f"{files:,} entries or files; {rule} {limit:,}")
 
 
@@ -231,6 +257,7 @@ class Engines(Struct, frozen=True):
         work: Callable[[Executor], T],
         *,
         what: str,
+        cost: WorkCost,
         files: int,
         size: int = 0,
         threads: int | None = None,
@@ -240,9 +267,9 @@ class Engines(Struct, frozen=True):
         If Spark was chosen and fails, this warns and calls `work` again with the executor of this process, unless the
         user asked for Spark: then its error is raised. `what` completes "… by this process alone", as in "the store was
         listed". `threads` is how many parts run at once in this process: one, if a single part already does as much at
-        once as memory allows.
+        once as memory allows. `cost` is what one entry or file of the work costs.
         """
-        if self.selector.choose(files, size).spark and self._reachable(needs):
+        if self.selector.choose(cost, files, size).spark and self._reachable(needs):
             try:
                 with spark_engine().open(self.spark, needs, deadline=self.deadline, progress=self.progress) as executor:
                     return work(executor)

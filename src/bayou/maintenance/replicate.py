@@ -26,14 +26,14 @@ from bayou.core.errors import BadAnswer, MassDelete, NotFound, UsageError
 from bayou.core.ids import ulid
 from bayou.core.progress import Progress
 from bayou.engine.job import Executor
-from bayou.engine.select import Engines, Request
+from bayou.engine.select import TRANSFER, Engines, Request
 from bayou.index.head import Head, iter_log, read_head
 from bayou.index.log import Kind
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, find_many
 from bayou.maintenance.replica import transfer
 from bayou.maintenance.replica.pairs import CopyRules
-from bayou.maintenance.replica.plan import Counts, Plan, plan
+from bayou.maintenance.replica.plan import Counts, ReplicaPlan, plan
 from bayou.maintenance.replica.target import (
     Overtaken,
     Target,
@@ -197,7 +197,7 @@ def _attempt(job: _Job, *, again: bool) -> bool:
     return True
 
 
-def _copy(job: _Job, target: Target, found: Plan, rules: CopyRules, sink: StoreSink) -> Made:
+def _copy(job: _Job, target: Target, found: ReplicaPlan, rules: CopyRules, sink: StoreSink) -> Made:
     """Copy the files that a plan names, and build the target's next tree, under the commit of `sink`."""
     if not found.counts.copies:
         return transfer.replicate(job.engines.local(), job.stores, target, found, rules, sink)
@@ -212,6 +212,7 @@ def _copy(job: _Job, target: Target, found: Plan, rules: CopyRules, sink: StoreS
         needs_of(job.stores),
         copy_with,
         what="the store was replicated",
+        cost=TRANSFER,
         files=found.counts.copies,
         size=found.counts.bytes,
         threads=1,

@@ -27,6 +27,7 @@ from bayou.core.errors import IndexDamaged, NotFound
 from bayou.core.progress import Progress
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
+from bayou.engine.select import SCAN
 from bayou.index.entry import Entry
 from bayou.index.head import Head, HeadSeen, read_head
 from bayou.index.node_store import StoreNodes
@@ -70,11 +71,12 @@ def verify(
         repaired = _RepairCount() if repair else None
         found = _verify(context, _read_head(context), repaired, deep=deep)
     attested = rebuilt.attested if rebuilt else []
+    read = [path for path in (rebuilt.changed if rebuilt else []) if path not in found.changed]
     failed = [f"{failure.path}: {failure.message}" for failure in context.report.failed]
     return VerifyReport(
         checked=found.checked,
         missing=found.missing,
-        changed=found.changed,
+        changed=[*found.changed, *read[:MOST_NAMED]],
         unindexed=found.unindexed,
         leftovers=found.leftovers,
         trash=found.trash,
@@ -85,7 +87,12 @@ def verify(
         unrecovered=rebuilt.unrecovered if rebuilt else [],
         attested=attested[:MOST_NAMED],
         warnings=[*(rebuilt.warnings if rebuilt else []), *context.report.warnings, *failed[:MOST_NAMED]],
-        totals={**found.cut, **({"attested": len(attested)} if len(attested) > MOST_NAMED else {})},
+        totals={
+            **found.cut,
+            **({"attested": len(attested)} if len(attested) > MOST_NAMED else {}),
+            **({"changed": found.cut.get("changed", len(found.changed)) + len(read)} if len(read) > MOST_NAMED else {}),
+        },
+        read=deep or bool(read),
     )
 
 
@@ -109,6 +116,7 @@ def _verify(context: SyncContext, seen: HeadSeen, repaired: _RepairCount | None,
         Needs((store,)),
         work,
         what="the store was verified",
+        cost=SCAN,
         files=root.entries if root is not None else 0,
         size=root.bytes if root is not None and deep else 0,
     )
@@ -162,6 +170,7 @@ def _is_whole(context: SyncContext) -> bool:
         Needs((store,)),
         lambda executor: executor.run(IndexCheckJob(store, head)),
         what="the index was checked",
+        cost=SCAN,
         files=head.root.entries if head.root is not None else 0,
     )
     return not damaged

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from bayou.core import paths
 from bayou.core.errors import NotFound
+from bayou.core.text import count
 from bayou.engine.job import Needs
-from bayou.engine.select import LARGE_COLD
+from bayou.engine.select import TRANSFER
 from bayou.index.head import HeadSeen
 from bayou.index.key_range import EVERYTHING
 from bayou.state import base, journal
@@ -26,7 +27,7 @@ from bayou.sync.commit import commit
 from bayou.sync.commit.commit import Committed
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot
-from bayou.sync.plan.local_scanner import LocalScanner, ScanResult, TooMany
+from bayou.sync.plan.local_scanner import LocalScanner, ScanResult, TooManyPaths
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.prune_cache import prune_cache, sweep_tree
 from bayou.sync.report import CommitId, PlannedAction, SyncReport
@@ -34,6 +35,9 @@ from bayou.sync.transfer.intents import ProofLost, recover_intents
 
 if TYPE_CHECKING:
     from bayou.engine.job import Executor
+
+MOST_HELD = 250_000
+"""Paths of a sync that this process holds in memory at once; a larger sync is made in windows, by either engine."""
 
 PASSES = 5
 """Passes of one sync, at most; the next sync goes on with files that keep changing."""
@@ -81,19 +85,20 @@ def _pass(context: SyncContext) -> bool:
     if context.options.scope is not None:
         return _pass_here(context, None)
     engines = context.engines
-    limit = engines.selector.limit()
-    limit = LARGE_COLD if limit is None else limit
+    limit = engines.selector.limit(TRANSFER)
+    limit = MOST_HELD if limit is None else min(limit, MOST_HELD)
     snapshots: list[RemoteSnapshot] = []
     if not engines.selector.spark_required:
         try:
             return _pass_here(context, limit, snapshots)
-        except TooMany:
+        except TooManyPaths:
             pass
     # One thread: comparing small files is work for the interpreter, of which there is one.
     return engines.run(
         Needs((context.handle,)),
         partial(_pass_in_windows, context, snapshots),
         what="tree and store were compared",
+        cost=TRANSFER,
         files=limit + 1,
         threads=1,
     )
@@ -107,7 +112,7 @@ def _pass_in_windows(context: SyncContext, snapshots: list[RemoteSnapshot], exec
 
 
 def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSnapshot] | None = None) -> bool:
-    """Make a pass in this process; `TooMany`, before anything is changed, if it has more than `limit` paths.
+    """Make a pass in this process; `TooManyPaths`, before anything is changed, if it has more than `limit` paths.
 
     The function appends the snapshot of the store to `snapshots`, so that a pass in windows need not read it again.
     """
@@ -211,8 +216,10 @@ def report_scan(report: SyncReport, observation: ScanResult) -> None:
     report.failed = list(observation.failed)
     if observation.foreign:
         names = ", ".join(sorted(observation.foreign)[:5]) + (" …" if len(observation.foreign) > 5 else "")
+        number = len(observation.foreign)
+        stay = "is not payload and stays here" if number == 1 else "are not payload and stay here"
         report.warn(
-            f"{len(observation.foreign)} names in the tree are not payload and stay here: {names} "
+            f"{count(number, 'name')} in the tree {stay}: {names} "
             f"(payload lies below {', '.join(sorted(paths.PAYLOAD_ROOTS))})"
         )
 

@@ -30,7 +30,7 @@ from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.local import LocalExecutor
 from bayou.engine.parts import Part, divide, groups, objects
-from bayou.engine.select import Engines
+from bayou.engine.select import LARGE, SCAN, Engines
 from bayou.engine.spool import SortedSpool, key_bytes, key_text
 from bayou.index.discovery import (
     IN_THE_WAY,
@@ -61,7 +61,7 @@ _BATCH = 2000
 """Objects whose existence is checked together."""
 
 
-class TooMany(Exception):
+class TooManyObjects(Exception):
     """The store has more objects than the limit of a listing."""
 
 
@@ -159,7 +159,7 @@ class DiscoveryJob:
     """Lists a store without a head. An `engine.job.Job`; the caller closes the result.
 
     With `divided`, the parts are directories, which takes some requests; without, the whole store is one part, and
-    `TooMany` is raised, as early as possible, if it has more than `most` objects.
+    `TooManyObjects` is raised, as early as possible, if it has more than `most` objects.
     """
 
     row = Verdict
@@ -192,7 +192,7 @@ class DiscoveryJob:
 
 
 def judge(store: Store, part: Part, most: int | None = None) -> Iterator[Verdict]:
-    """List a part, and yield verdicts on its keys; `TooMany` if they are more than `most`.
+    """List a part, and yield verdicts on its keys; `TooManyObjects` if they are more than `most`.
 
     A part has all keys of a directory that is another store, or none (`engine.parts`), so at its end the part knows
     which empty objects need no check whether they are folders.
@@ -204,7 +204,7 @@ def judge(store: Store, part: Part, most: int | None = None) -> Iterator[Verdict
             listed += len(page)
             activity.seen(len(page))
             if most is not None and listed > most:
-                raise TooMany
+                raise TooManyObjects
             for meta in page:
                 key = meta.key
                 ours = in_payload(key)
@@ -250,22 +250,24 @@ def discover(store: StoreHandle, engines: Engines) -> Discovery:
     shows that there is, or was, a head: `AlreadyExists` if it exists by now (read it instead), `HeadLost` if not (P9).
 
     The size of the store is not known before. So this process lists the store as one part, without any request to
-    divide it, as far as the selector's limit. A longer listing starts again, in parts, with the engine that was chosen
-    for more than that many objects.
+    divide it, as far as the selector's limit. A longer listing starts again, in parts that are listed at the same time,
+    with the engine that was chosen for more than that many objects.
     """
-    limit = engines.selector.limit()
+    limit = engines.selector.limit(SCAN)
+    limit = LARGE if limit is None else min(limit, LARGE)
     found: Discovery | None = None
     here = LocalExecutor(deadline=engines.deadline, progress=engines.progress, threads=1)
     try:
         found = here.run(DiscoveryJob(store, divided=False, most=limit))
-    except TooMany:
-        assert limit is not None
+    except TooManyObjects:
+        pass
     if found is None:
         found = engines.run(
             Needs((store,)),
             lambda executor: executor.run(DiscoveryJob(store, divided=True)),
             what="the store was listed",
-            files=(limit or 0) + 1,
+            cost=SCAN,
+            files=limit + 1,
         )
     if found.refusals > len(found.refused):
         engines.warn(f"{found.refusals} keys were refused; the first {len(found.refused)} are named")

@@ -41,13 +41,13 @@ _KEEP_BYTES = 64 << 20
 """Bytes of small files that stay in memory from the scan to the upload, so that each file is read once."""
 
 
-class TooMany(Exception):
+class TooManyPaths(Exception):
     """More paths need a decision than this process takes on."""
 
 
 def check_limit(paths: Sized, limit: int | None) -> None:
     if limit is not None and len(paths) > limit:
-        raise TooMany
+        raise TooManyPaths
 
 
 class ObservedPath(Struct, frozen=True):
@@ -220,7 +220,7 @@ class LocalScanner:
     ) -> ScanResult:
         """Return every path (of the scope) that the journal names and, with a walk, every file that differs from base.
 
-        `TooMany`, before any file is read, if these are more than `limit`.
+        `TooManyPaths`, before any file is read, if these are more than `limit`.
         """
         seen = ScanResult(JournalSnapshot.of(rows if scope is None else scope.rows(rows)))
         candidates: dict[str, FileStat | None] = dict.fromkeys(seen.journaled.last)

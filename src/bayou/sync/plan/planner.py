@@ -29,7 +29,7 @@ from bayou.sync.plan.local_scanner import LocalScanner, ScanResult, check_limit
 from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot, rebuilt_since
 from bayou.sync.plan.steps import PathAction
-from bayou.sync.report import Refusal
+from bayou.sync.report import Refusal, left_alone
 from bayou.worktree.scan import ScannedFile
 from bayou.worktree.scan import scan as scan_tree
 
@@ -131,7 +131,7 @@ def report_discovery(context: SyncContext, snapshot: RemoteSnapshot) -> None:
     """Add the keys that discovery refused or ignored to the report."""
     context.report.refused += [Refusal(key.key, key.reason) for key in snapshot.refused]
     if snapshot.ignored:
-        context.report.warn(f"{snapshot.ignored} keys in the store are not payload and were left alone")
+        context.report.warn(left_alone(snapshot.ignored))
 
 
 def forget_unconfirmed(context: SyncContext, changes: Iterable[Change], head: Head) -> None:
