@@ -70,11 +70,12 @@ def git(*arguments: str) -> str:
 
 
 def foreign_files(wheel: Path, version: str) -> list[str]:
-    """Return the files of a wheel that are not the package's."""
+    """Return the files of a wheel that are not the package's, or that only tests use."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     expected = ("bayou/", f"bayou-{version}.dist-info/")
-    return [name for name in names if not name.startswith(expected) or re.search(r"(^|/)tests?[/_]", name)]
+    for_tests = re.compile(r"(^|/)(test(s|ing)?[/_.]|conftest\.py)")
+    return [name for name in names if not name.startswith(expected) or for_tests.search(name)]
 
 
 def shipped(project: dict[str, Any], lock: str) -> list[Locked]:

@@ -1,8 +1,8 @@
 """Install the wheel as users do, with and without its extras, for each Python from 3.11 to 3.13, and try it.
 
 Each installation is a virtual environment of its own, made by uv from the wheel and the registry that pip is set up
-for. In each, a first session runs: init, a model, data, a store in a directory, a sync. `./dev wheels` runs this file;
-its arguments narrow it: `./dev wheels --python 3.13 --extra light`.
+for. In each, a first session runs: init, a model, data, a store in a directory, a sync; and with Spark, a query.
+`./dev wheels` runs this file; its arguments narrow it: `./dev wheels --python 3.13 --extra light`.
 """
 
 from __future__ import annotations
@@ -106,6 +106,19 @@ def try_out(bayou: Path, extra: str, scratch: Path) -> None:
         named = "pip install 'bayou[spark]'" in asked.stderr
         if (asked.returncode, named) != ((0, False) if works else (1, True)):
             raise Failed(f"bayou spark status: exit code {asked.returncode}\n{asked.stdout}{asked.stderr}")
+    if extra == "spark":
+        query_spark(bayou, repo, env)
+
+
+def query_spark(bayou: Path, repo: Path, env: dict[str, str]) -> None:
+    """Ask the Spark of this machine for what the session has saved."""
+    query = "SELECT model, name, size FROM data"
+    try:
+        answer = must(bayou, "data", "sql", query, "--format", "csv", cwd=repo, env=env)
+        if answer.split() != ["model,name,size", "web1,usage,13"]:
+            raise Failed(f"bayou data sql: {answer}")
+    finally:
+        run(bayou, "spark", "stop", cwd=repo, env=env)
 
 
 def installed_size(environment: Path) -> int:

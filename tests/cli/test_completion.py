@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import SOURCE
 
 from bayou.data.records import Records
 
@@ -58,7 +65,73 @@ def test_models_items_workflows_runs_and_paths_are_completed(filled, offers, com
     assert offers("bayou data ge") == ["get"]
     assert state_of(filled.root) == before
     runs = command("workflow", "run", "search", "--json").document["runs"]
-    assert offers("bayou workflow resume ") == [run["run_id"] for run in runs]
+    assert offers("bayou workflow resume ") == [*(run["run_id"] for run in runs), "latest"]
+    assert offers("bayou workflow run logs la") == ["latest"]
+    assert offers("bayou workflow graph la") == ["latest"]
+
+
+def test_latest_is_not_offered_where_no_workflow_has_run(repo, offers, command):
+    command("data", "list")
+
+    assert offers("bayou workflow resume ") == []
+
+
+def test_undelete_offers_what_is_deleted(filled, offers, command):
+    (filled.root / "file").write_text("y")
+    for name in ("usage", "kept"):
+        assert command("data", "put", "web1", name, "file").code == 0
+    assert command("data", "rename", "web1", "kept", "renamed").code == 0
+    assert offers("bayou data undelete web1 ") == []
+
+    assert command("data", "delete", "web1", "report", "-y").code == 0
+    assert command("data", "delete", "web1", "usage", "--version", "1", "-y").code == 0
+
+    assert offers("bayou data undelete web1 ") == ["report", "usage"]
+    assert offers("bayou data undelete web1 r") == ["report"]
+    assert offers("bayou data get web1 ") == ["renamed", "usage"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("bayou datastore cat data/ho\tmore", "<datastore><cat><data/host/more>"),
+        ("bayou data get web1 rep\tmore", "<data><get><web1><report><more>"),
+    ],
+    ids=["directory", "item"],
+)
+def test_bash_puts_no_space_behind_a_directory(filled, tmp_path, command, typed, completed):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "bayou"
+    script.write_text(
+        f"#!/bin/sh\n[ -n \"$_BAYOU_COMPLETE\" ] && exec '{sys.executable}' -m bayou\nprintf '<%s>' \"$@\"; echo\n"
+    )
+    script.chmod(0o755)
+    (tmp_path / "completion").write_text(command("completion", "bash").out)
+
+    shown = typed_in_bash(f"PATH={folder}:$PATH; . {tmp_path}/completion", typed, completed)
+
+    assert completed in shown
+
+
+def typed_in_bash(prepare: str, line: str, wanted: str) -> str:
+    """Type two lines into an interactive bash; return what its terminal shows, up to `wanted`."""
+    main, end = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "TERM": "dumb", "PS1": "$ "}
+    with subprocess.Popen(
+        ["bash", "--norc", "-i"], stdin=end, stdout=end, stderr=end, env=env, process_group=0
+    ) as bash:
+        os.close(end)
+        os.write(main, f"{prepare}\n{line}\n".encode())
+        shown, until = b"", time.monotonic() + 30
+        while wanted.encode() not in shown and time.monotonic() < until:
+            if select.select([main], [], [], 0.5)[0]:
+                shown += os.read(main, 4096)
+            elif b"\n<" in shown:
+                break  # it has printed something else
+        bash.kill()
+    os.close(main)
+    return shown.decode(errors="replace")
 
 
 def test_another_repo_is_completed_from_outside(filled, offers, tmp_path):

@@ -408,7 +408,9 @@ def test_a_delete_is_told_exactly_as_documented(web, put, command):
         "versions_deleted": 1,
         "pushed": None,
     }
-    assert command("data", "delete", "web", "report", "-y").out == "deleted 2 versions of report (2 B)\n"
+    assert command("data", "delete", "web", "report", "-y").out == (
+        "deleted 2 versions of report (2 B); this cannot be undone\n"
+    )
     assert put(b"after")["version"] == 4, "a number is never used twice"
 
 
@@ -594,3 +596,43 @@ def test_a_file_in_no_directory_is_refused_by_the_name_that_was_given(web, put, 
     error = command("data", "get", "web", "report", "-o", "no/such/place", "--json").error
 
     assert error["message"] == "no/such: No such file or directory"
+
+
+def test_a_dash_as_the_target_is_the_standard_output(web, put, command, repo):
+    put(b"hello")
+
+    ran = command("data", "get", "web", "report", "-o", "-")
+
+    assert (ran.code, ran.out) == (0, "hello")
+    assert not (repo.root / "-").exists()
+    assert command("data", "get", "web", "report", "-o", "-", "--json").error["code"] == "usage"
+
+
+@pytest.mark.parametrize(
+    "args", [("get", "web", "reprot"), ("get", "web", "reprot", "--version", "1"), ("versions", "web", "reprot")]
+)
+def test_a_name_that_is_almost_right_is_suggested(web, put, command, args):
+    put(b"hello")
+
+    error = command("data", *args, "--json").error
+
+    assert (error["code"], error["hint"]) == ("data_not_found", "did you mean report?")
+
+
+def test_a_version_that_is_not_there_is_not_taken_for_a_wrong_name(web, put, command):
+    put(b"hello")
+    put(b"hello", name="report2")
+
+    error = command("data", "get", "web", "report", "--version", "9", "--json").error
+
+    assert error["hint"] == "see its versions with `bayou data versions web report`"
+
+
+@pytest.mark.parametrize(
+    ("target", "why"), [("rows", "it has no ending"), ("rows.xls", "the ending .xls is unknown")], ids=str
+)
+def test_a_file_whose_name_says_no_format_is_refused_in_a_plain_sentence(repo, command, target, why):
+    error = command("data", "sql", "SELECT 1", "-o", target, "--json").error
+
+    assert error["message"] == f"the name {target} does not say which format to write: {why}"
+    assert ".csv" in error["hint"]

@@ -272,6 +272,28 @@ def test_a_setup_that_did_not_end_in_time_says_how_to_go_on_f056(api, repo, comm
     assert ("`bayou datastore sync`" in people.err) is (unfinished is not None)
 
 
+FAILURE = Failure("data/f", "content_changed", "it has other bytes")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"missing": ["data/m"]},
+        {"failed": [FAILURE]},
+        {"missing": ["data/m"], "conflicts": [Conflict("c", "local", "k")]},
+    ],
+    ids=["missing", "failed", "both"],
+)
+def test_v17_a_setup_of_a_store_that_has_lost_content_exits_with_1(api, repo, command, found):
+    api.answer("setup", replace(SETUP, **found))
+
+    ran = command("datastore", "setup", "s3://b", "--json")
+
+    assert ran.code == command("datastore", "setup", "s3://b").code == 1
+    assert ran.document.get("missing", []) == found.get("missing", [])
+    assert [row["path"] for row in ran.document.get("failed", [])] == [row.path for row in found.get("failed", [])]
+
+
 def test_a_status_is_told_exactly_as_documented(api, repo, command):
     api.answer("status", STATUS)
 
@@ -417,10 +439,10 @@ TOLD = {
     "dry_run": False,
     "packs_before": 12,
     "packs_after": 2,
-    "files": 2001,
+    "files_moved": 2001,
     "objects": 1,
-    "bytes": 50_000,
-    "freed_by_gc": 60_000,
+    "bytes_moved": 50_000,
+    "bytes_dead": 60_000,
     "skipped": 3,
     "failures": 1,
     "failed": [{"path": "data/f", "code": "bad_content", "message": "other bytes"}],
@@ -513,3 +535,21 @@ def test_a_rate_limit_reaches_the_configuration_of_the_command(api, repo, comman
 
 def test_a_rate_that_is_none_is_a_wrong_use(repo, command):
     assert command("datastore", "sync", "--limit-rate", "soon").code == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["notes"], "1 name in the tree is not payload and stays here: notes"),
+        (["notes", "todo"], "2 names in the tree are not payload and stay here: notes, todo"),
+    ],
+    ids=["one", "two"],
+)
+def test_names_that_are_not_payload_are_counted_in_a_sentence(repo, command, tmp_path, names, said):
+    assert command("datastore", "setup", f"file://{tmp_path}/store").code == 0
+    for name in names:
+        (repo.root / ".bayou/tree" / name).write_text("x")
+
+    ran = command("datastore", "sync", "--adopt", "--json")
+
+    assert any(warning.startswith(said) for warning in ran.document["warnings"]), ran.document

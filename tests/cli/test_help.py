@@ -112,3 +112,66 @@ def test_no_help_cuts_a_sentence_or_breaks_a_name(command, monkeypatch, words, c
     assert "..." not in text.replace("[ARGS]...", "").replace("COMMAND...", "").replace("]...", "")
     assert not re.search(r"\w-$", text, re.MULTILINE)
     assert "\N{NON-BREAKING HYPHEN}" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "without"),
+    [
+        ("data get", "This version, not the latest."),
+        ("data delete", "Only this version; without it, all of them."),
+        ("data undelete", "This version; without it, the one deleted last."),
+    ],
+)
+def test_the_help_of_version_says_what_happens_without_it(words, without):
+    assert f"--version N {without}" in " ".join(ALL[words].get_help().split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "data put",
+        "data append",
+        "data get",
+        "data undelete",
+        "datastore setup",
+        "datastore sync",
+        "datastore replicate",
+        "datastore hydrate",
+        "datastore export",
+        "model run",
+        "workflow run NAME",
+        "workflow resume",
+    ],
+)
+def test_what_moves_data_takes_a_rate_limit(words):
+    assert "--limit-rate" in flags(ALL[words].command)
+
+
+@pytest.mark.parametrize(
+    ("words", "gone"),
+    [("data put", "has had its time"), ("data put", "What equals"), ("model create", "no misspelt")],
+)
+def test_a_help_has_plain_sentences(words, gone):
+    assert gone not in " ".join(ALL[words].get_help().split())
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "meant"),
+    [
+        (["serch"], "workflow_not_found", "`bayou workflow run search`"),
+        (["log", "latest"], "usage", "`bayou workflow run logs`"),
+        (["log", "latest", "-v"], "usage", "`bayou workflow run logs`"),
+    ],
+)
+def test_a_misspelt_command_about_runs_is_no_workflow(repo, command, args, code, meant):
+    ran = command("workflow", "run", *args, "--json")
+
+    assert (ran.code, ran.error["code"]) == (2, code)
+    assert ran.error["hint"] == f"did you mean {meant}?"
+
+
+def test_a_workflow_that_is_spelt_almost_so_comes_before_a_command(repo, command):
+    command("workflow", "create", "log")
+
+    assert command("workflow", "run", "log").code == 0
+    assert command("workflow", "run", "logg", "--json").error["hint"] == "did you mean log?"

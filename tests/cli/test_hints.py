@@ -1,4 +1,4 @@
-"""F098: every command and flag that a hint names exists, and the flags belong to that command."""
+"""F098: every command and flag that a hint names exists, the flags belong to that command, and a repair repairs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.maintenance.pack_damages import overwrite
+from tests.sync.indexes import entries_of
 
 import bayou
 from bayou.cli import app
@@ -145,3 +147,29 @@ def test_f098_every_flag_that_a_hint_names_exists(name):
 )
 def test_a_command_that_does_not_exist_would_be_noticed(line, wrong):
     assert wrong in wrong_with(line)
+
+
+@pytest.mark.parametrize("flags", [[], ["--deep"]], ids=["shallow", "deep"])
+def test_the_repair_that_a_verify_names_removes_the_damage(team, command, monkeypatch, flags):
+    """Bytes that are replaced by as many others are found by a deep verify only, and a lost pack by any."""
+    clone = team.clone("a")
+    clone.write_all({"files/a": b"a" * 100, "files/b": b"b" * 100})
+    clone.push()
+    store, entry = team.store(), entries_of(team.store())["files/a"]
+    if flags:
+        overwrite(store, entry)
+    else:
+        store.delete([entry.key])
+    monkeypatch.chdir(clone.repo.root)
+
+    found = command("datastore", "verify", *flags)
+    named = re.search(r"where a tree has the content, `bayou ([^`]*)`", " ".join(found.err.split()))
+    assert named is not None
+    repaired = command(*named[1].split())
+
+    assert found.code == 4
+    assert (repaired.code, "repaired" in repaired.out) == (0, True)
+    assert command("datastore", "verify", "--deep").code == 0
+    fresh = team.clone("fresh")
+    assert fresh.pull().exit_code == 0
+    assert fresh.files == clone.files

@@ -6,21 +6,27 @@ only after the command that the hint names has run.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import signal
+import sqlite3
 import threading
 import time
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Processes, Ran
 from tests.sync.conftest import OBJECTS, UPLOADS, Clone, Team
 
+from bayou.core.ids import ulid
 from bayou.models import create_model
 from bayou.repo import init_repo
 from bayou_testing.faults import Hold, Rule
+from bayou_testing.latency import LatencyProxy
 from bayou_testing.proxy import HttpProxy
 
 _HEAD, _NODES, _PACKS, _LEASES = r"\.bayou/head\.json$", r"\.bayou/nodes/", r"\.bayou/packs/", r"\.bayou/leases/"
@@ -293,6 +299,105 @@ def test_a_passed_deadline_has_the_same_hint(s3_team: Team, interrupted, proxy):
     assert "more time" in ran.err
 
 
+SIZE = 25 << 20
+"""Four parts of 8 MiB or less."""
+
+_SENT = re.compile(r"(\d+) MB of (\S+) are in the store, and are not sent again")
+_FETCHED = re.compile(r"(\d+) MB of (\S+) are here, and are not fetched again")
+
+
+@pytest.fixture
+def shaped(tmp_path, s3_env) -> Any:
+    """A team at the far end of a slow link, and the link."""
+    with LatencyProxy(s3_env.host, s3_env.port, seconds=0.01, rate=6e6) as link:
+        yield Team(tmp_path, f"s3://sync-tests/{ulid()}", {"endpoint": link.url}), link
+
+
+def acknowledged(clone: Clone) -> bool:
+    """Whether the store has acknowledged two parts of a large file, as this clone has recorded."""
+    try:
+        with closing(sqlite3.connect(f"file:{clone.repo.state}/sync.db?mode=ro", uri=True)) as db:
+            return bool(db.execute("SELECT count(*) >= 2 FROM part").fetchone()[0])
+    except sqlite3.OperationalError:
+        return False
+
+
+def staged(clone: Clone) -> bool:
+    """Whether a part of a large file is here."""
+    return any(file.stat().st_size > 0 for file in (clone.repo.state / "incoming").glob("*.partial"))
+
+
+def interrupt_once(processes: Processes, clone: Clone, ready: Callable[[Clone], bool], *args: str) -> Ran:
+    """Run a command, and press Ctrl-C as soon as it is so far."""
+    processes.cwd = clone.repo.root
+    process = processes.start(["-m", "bayou", *args])
+    until = time.monotonic() + _ARRIVES_WITHIN
+    while not ready(clone):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    ran = processes.finish(process)
+    assert ran.code == 130, ran
+    return ran
+
+
+def go_on(processes: Processes, ran: Ran) -> None:
+    named = _GO_ON.search(ran.err)
+    assert named is not None, ran
+    again = processes.finish(processes.start(["-m", "bayou", *shlex.split(named[1])]), timeout=100)
+    assert again.code == 0, again
+
+
+@pytest.mark.parametrize("command", ["sync", pytest.param("put", marks=soak)])
+def test_an_upload_that_is_interrupted_in_the_middle_of_a_file_says_what_is_in_the_store(shaped, processes, command):
+    """Seen: "nothing was transferred", with 24 of 30 MB in the store."""
+    team, link = shaped
+    clone = team.clone("a")
+    create_model(clone.repo, "command/shell", "m", {"run": "echo hi"})
+    clone.write("files/first", "x")
+    clone.push()
+    if command == "sync":
+        clone.lay("files/large.bin", os.urandom(SIZE))
+        args = ["datastore", "sync", "--push", "--adopt"]
+    else:
+        (clone.repo.root / "in.bin").write_bytes(os.urandom(SIZE))
+        args = ["data", "put", "m", "item", "in.bin"]
+
+    ran = interrupt_once(processes, clone, acknowledged, *args)
+
+    said = _SENT.search(ran.err)
+    assert said is not None, ran
+    assert "nothing was transferred" not in ran.err
+    assert said[2] == "files/large.bin" if command == "sync" else said[2].startswith("data/")
+    if command == "sync":
+        assert "not tracked: 1 file" in processes.run("datastore", "status").out
+    before = link.usage().bytes_up
+    go_on(processes, ran)
+    assert link.usage().bytes_up - before <= SIZE - int(said[1]) * 1e6 + 1e6, said[0]
+
+
+@pytest.mark.parametrize("command", ["sync", pytest.param("setup", marks=soak)])
+def test_a_download_that_is_interrupted_in_the_middle_of_a_file_says_what_is_here(shaped, processes, tmp_path, command):
+    team, link = shaped
+    content = os.urandom(SIZE)
+    clone = team.clone("a")
+    clone.write("files/large.bin", content)
+    clone.push()
+    here = team.clone("b") if command == "sync" else Clone(init_repo(tmp_path / "fresh"))
+    setup = ("datastore", "setup", team.url, "--option", f"endpoint={link.url}")
+
+    ran = interrupt_once(processes, here, staged, *(("datastore", "sync", "--pull") if command == "sync" else setup))
+
+    said = _FETCHED.search(ran.err)
+    assert said is not None, ran
+    assert said[2] == "files/large.bin"
+    before = link.usage().bytes_down
+    go_on(processes, ran)
+    assert link.usage().bytes_down - before <= SIZE - int(said[1]) * 1e6 + 1e6, said[0]
+    assert here.files["files/large.bin"] == content
+
+
 LONG_COMMANDS = {
     "pull": "datastore sync --pull",
     "sync": "datastore sync",
@@ -305,10 +410,21 @@ LONG_COMMANDS = {
     "hydrate": "datastore hydrate",
     "replicate": "datastore replicate file://REPLICA",
     "export": "datastore export exported",
+    "append": "data append m log in.txt",
     "delete": "data delete m item -y",
+    "data gc": "data gc -y",
+    "data prune": "data prune GONE -y",
     "model": "model run m execute",
     "workflow": "workflow run w",
 }
+
+
+BEFORE = {
+    "data append": ["data put m log in.txt --streaming"],
+    "data gc": ["data put m old in.txt --keep 1", "data put m old in.bin --keep 1"],
+    "data prune": ["data put gone item in.txt"],
+}
+"""What the clone with the models does before a command that would have nothing to do."""
 
 
 @soak
@@ -318,15 +434,23 @@ def test_a_long_command_that_is_interrupted_at_a_request_is_finished_by_its_hint
     s3_team: Team, modelled: Clone, interrupted, proxy, tmp_path, line, nth
 ):
     (modelled.repo.root / "in.bin").write_bytes(LARGE)
+    (modelled.repo.root / "in.txt").write_text("some lines\n")
     assert interrupted.run("data", "put", "m", "item", "in.bin", clone=modelled).code == 0
+    gone = create_model(modelled.repo, "command/shell", "gone", {"run": "echo hi"})
+    for before in BEFORE.get(" ".join(line.split()[:2]), ()):
+        ran = interrupted.run(*before.split())
+        assert ran.code == 0, ran
+    (modelled.repo.root / gone.path).unlink()
     here = s3_team.clone("here", hydrate="lazy") if "setup" not in line else Clone(init_repo(tmp_path / "fresh"))
     shutil.copytree(modelled.repo.root / "models", here.repo.root / "models", dirs_exist_ok=True)
     (here.repo.root / "workflows" / "w.yaml").write_text(WORKFLOW)
+    (here.repo.root / "in.txt").write_text("more lines\n")
     if "setup" not in line and "--pull" not in line:
         here.pull()
     if line == "datastore sync":
         here.write_all(FILES)
-    for name, value in (("URL", s3_team.url), ("ENDPOINT", proxy.url), ("REPLICA", str(tmp_path / "replica"))):
+    replica = str(tmp_path / "replica")
+    for name, value in (("URL", s3_team.url), ("ENDPOINT", proxy.url), ("REPLICA", replica), ("GONE", gone.id)):
         line = line.replace(name, value)
 
     ran = interrupted.at({"nth": nth}, here, *shlex.split(line))

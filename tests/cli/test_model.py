@@ -162,3 +162,22 @@ def test_create_tells_all_that_is_wrong_with_arguments_and_what_a_type_is_probab
     assert misspelt["hint"].startswith("did you mean python/call?")
     assert meant.code == 0
     assert "note: no type shell is defined here, so the model has no methods: it owns data" in meant.err
+
+
+def test_a_new_model_without_a_needed_argument_names_it_and_a_command_that_works(repo, command):
+    made = command("model", "create", "command/shell", "usage")
+
+    assert made.code == 0
+    assert "note: the method execute needs the argument run, which the model does not have yet\n" in made.err
+    assert "`arguments: {run: …}` into models/command/shell/usage.yaml" in made.err
+    assert "`bayou model run usage execute --input run=…`" in made.err
+    assert command("model", "run", "usage", "execute", "--input", "run=true").code == 0
+    file = repo.root / "models/command/shell/usage.yaml"
+    file.write_text(file.read_text() + "arguments: {run: 'true'}\n")
+    assert command("model", "run", "usage", "execute").code == 0
+
+
+def test_a_new_model_with_all_its_arguments_is_told_how_to_run_it(repo, command):
+    made = command("model", "create", "command/shell", "usage", "--arg", "run=true")
+
+    assert made.err == "hint: run it with `bayou model run usage execute`\n"

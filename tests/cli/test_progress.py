@@ -327,6 +327,56 @@ def test_a_request_tells_its_bytes_to_the_line_of_its_own_thread(clock):
     assert "500 B of 1.0 KB" in bar.lines(80)[0]
 
 
+def send(bar: Bar, clock, size: int, rate: int, *, buffers: int) -> list[tuple[float, str]]:
+    """Send one part as a system with such buffers does it; return how many bytes have left, and the line, over time."""
+    request = bar.begin_request(size)
+    begun, left, taken, seen = clock.now, 0.0, 0, []
+    while left < size:
+        room = min(size, int(left) + buffers) - taken
+        if room:
+            bar.hand_over(request, room)
+        taken += room
+        seen.append((left, bar.lines(100)[0]))
+        clock.now += 0.1
+        left = rate * (clock.now - begun)
+    bar.end_request(request, failed=False)
+    bar.advance(bytes=size)
+    return seen
+
+
+def test_bytes_that_the_system_has_taken_count_as_they_leave(clock):
+    """Seen: `8.0 MB of 40 MB, 2.9 MB/s` after 3.5 s at 1 MB/s, and then the same for 5 s."""
+    bar = hidden()
+    bar.begin("pushing", 1, 40_000_000)
+
+    seen = [
+        (part * 8_000_000 + left, line)
+        for part in range(5)
+        for left, line in send(bar, clock, 8_000_000, 1_000_000, buffers=2_600_000)
+    ]
+
+    for left, line in seen:
+        shown = re.search(r"([\d.]+) (B|KB|MB) of 40 MB", line)
+        assert shown is not None
+        have = float(shown[1]) * {"B": 1, "KB": 1000, "MB": 1e6}[shown[2]]
+        assert left - 1_500_000 <= have <= left + 600_000, (left, line)  # the line shows whole MB
+        rate = re.search(r"([\d.]+) MB/s", line)
+        assert rate is None or 0.7 <= float(rate[1]) <= 1.3, (left, line)
+    assert len({line for _, line in seen[20:]}) > 250, "it never stands still"
+
+
+def test_bytes_that_were_there_are_shown_and_count_neither_as_speed_nor_as_moved(clock):
+    bar = hidden()
+    bar.begin("pushing", 1, 30_000_000)
+    bar.skip(24_000_000)
+    for _ in range(40):
+        clock.now += 0.1
+        bar.advance(bytes=100_000)
+
+    assert "28 MB of 30 MB, 1.0 MB/s, 2 s left" in bar.lines(100)[0]
+    assert closing_line(*bar._total(), 4.0, 24_000_000) == "4.0 MB in 4.0 s, 1.0 MB/s; 24 MB did not have to be moved"
+
+
 def test_the_line_is_gone_while_a_question_is_asked_and_comes_back(console, screen):
     with Bar(delay_s=0, console=console) as bar:
         bar.begin("pulling", 2, 1000)

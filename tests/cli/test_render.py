@@ -99,6 +99,18 @@ def test_what_failed_is_named_with_its_cause():
     assert synced("warning", refused=[Refusal("x", "a backslash")], warnings=["w"]) == ["refused x: a backslash", "w"]
 
 
+def test_the_hint_for_a_damaged_object_names_what_can_help():
+    damaged, denied = Failure("data/f", "bad_content", "other bytes"), Failure("data/g", "access_denied", "403")
+    repair = "run `bayou datastore verify --deep --repair` in a tree that has the content: it brings it back"
+
+    assert synced("hint", failed=[damaged]) == [repair]
+    assert synced("hint", failed=[denied]) == ["the rest is done; `bayou datastore sync` tries these again"]
+    assert synced("hint", failed=[damaged, denied]) == [
+        "the rest is done; `bayou datastore sync` tries the others again",
+        repair,
+    ]
+
+
 def test_a_long_list_is_cut_unless_somebody_wants_it_all():
     failed = [Failure(f"data/{number}", "c", "m") for number in range(25)]
 
@@ -187,6 +199,15 @@ def test_a_verify_gives_its_verdict():
     assert lines(render_maintenance.verify_text(bad, verbose=False), "warning") == [
         "data/u: in the store, but not in its index"
     ]
+
+
+@pytest.mark.parametrize(("deep", "named"), [(False, "verify --repair"), (True, "verify --deep --repair")])
+def test_a_verify_names_the_repair_that_finds_the_same_damage(deep, named):
+    report = VerifyReport(1, [], ["data/c"], [], 0, 0, 0)
+
+    first, *_ = lines(render_maintenance.verify_text(report, verbose=False, deep=deep), "hint")
+
+    assert first == f"where a tree has the content, `bayou datastore {named}` brings it back"
 
 
 def test_a_verify_of_more_than_it_can_name_tells_the_number():

@@ -16,9 +16,12 @@ from tests.cli.screen import Recording, Terminal, record
 from tests.sync.conftest import OBJECTS, Clone, Team
 
 from bayou.config.trust import revoke
+from bayou.core.ids import ulid
 from bayou.models import create_model
 from bayou_testing.faults import Delay, Fail, Rule
+from bayou_testing.latency import LatencyProxy
 from bayou_testing.proxy import HttpProxy
+from bayou_testing.s3 import S3Endpoint
 
 _STILL_S = 2.0
 _LATE = 10
@@ -88,6 +91,57 @@ def test_putting_pulling_getting_and_verifying_show_what_they_do(s3_team: Team, 
     verified = record("datastore", "verify", "--deep", cwd=lazy.repo.root)
 
     check(verified, f"verifying .* of {shown}", "all is well")
+
+
+def shown_bytes(frame: str) -> float | None:
+    """The bytes that a frame shows as done, of a known number."""
+    found = re.search(r"([\d.]+) (B|KB|MB) of \d+ MB", frame)
+    return float(found[1]) * {"B": 1, "KB": 1e3, "MB": 1e6}[found[2]] if found else None
+
+
+def rates(seen: Recording) -> list[float]:
+    """The speeds that were shown, in MB/s."""
+    found = re.findall(r"([\d.]+) (KB|MB)/s, ", seen.text)
+    return [float(number) / (1000 if unit == "KB" else 1) for number, unit in found]
+
+
+def test_a_push_and_the_one_that_resumes_it_show_what_has_really_left(tmp_path: Path, s3_env: S3Endpoint):
+    """Seen at 1 MB/s: `8.0 MB of 40 MB, 2.9 MB/s` after 3.5 s; and after a resume, a speed of what was there before."""
+    rate, size = 5e6, 42 * MB
+    with LatencyProxy(s3_env.host, s3_env.port, seconds=0.01, rate=rate) as link:
+        clone = Team(tmp_path, f"s3://sync-tests/{ulid()}", {"endpoint": link.url}).clone("a")
+        clone.lay("files/large", os.urandom(size))
+        counts: list[tuple[float, int]] = []
+
+        def watch(seen: Recording) -> bool:
+            """Note what is shown and what has left; Ctrl-C once two parts are in the store."""
+            shown = shown_bytes(seen.last) if seen.frames else None
+            if shown is not None:
+                counts.append((shown, link.usage().bytes_up))
+            return shown is not None and shown > 17e6
+
+        args = ("datastore", "sync", "--push", "--adopt")
+        first = record(*args, cwd=clone.repo.root, columns=110, interrupt=watch)
+
+        assert first.code == 130
+        kept = re.search(
+            r"(\d+) MB of files/large are in the store, and are not sent again", first.last.replace("\n", " ")
+        )
+        assert kept is not None, first.last
+        for shown, left in counts:
+            assert shown <= left + 2 * MB, counts
+        assert max(rates(first)) <= 1.5 * rate / MB, first.text
+        assert first.longest_still() <= _STILL_S + _LATE * first.late, first.frames
+
+        second = record(*args, cwd=clone.repo.root, columns=110)
+
+    check(second, "pushing .* of 42 MB", rf"[\d.]+ MB in .* s(, .*/s)?; {kept[1]} MB did not have to be moved")
+    first_shown = next(shown for _, frame in second.frames if (shown := shown_bytes(frame)))
+    assert first_shown >= int(kept[1]) * MB, "the bar begins where the first command stopped"
+    assert all(speed <= 1.5 * rate / MB for speed in rates(second)), second.text
+    closing = re.search(r"1 file, ([\d.]+) MB in", second.text)
+    assert closing is not None
+    assert float(closing[1]) <= size / MB - int(kept[1]) + 1
 
 
 @pytest.mark.soak

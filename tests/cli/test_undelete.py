@@ -118,6 +118,9 @@ def test_what_cannot_come_back_is_told_apart(repo, shared, command):
     assert command("data", "undelete", "web", "never", "--json").error["code"] == "data_not_found"
     assert command("data", "undelete", "web", "report", "--version", "9", "--json").error["code"] == "data_not_found"
     assert "not deleted" in command("data", "undelete", "web", "report", "--version", "1", "--json").error["message"]
+    known = command("data", "undelete", "web", "report", "--json").error
+    assert (known["code"], known["message"]) == ("usage", "report of web is not deleted")
+    assert "`bayou data versions web report`" in known["hint"]
     assert command("data", "undelete", "web", "report", "--offline", "--json").error["code"] == "offline"
     command("data", "rename", "web", "report", "summary")
     assert "renamed to summary" in command("data", "undelete", "web", "report", "--json").error["message"]
@@ -130,7 +133,29 @@ def test_a_directory_that_is_the_datastore_keeps_nothing(repo, command):
     deleted = command("data", "delete", "web", "report", "-y")
 
     assert "undelete" not in deleted.err
+    assert "; this cannot be undone" in deleted.out + deleted.err
     assert command("data", "undelete", "web", "report", "--json").error["code"] == "history_collected"
+
+
+def test_a_delete_in_a_directory_says_before_it_asks_that_it_cannot_be_undone(repo, command):
+    command("model", "create", "host", "web")
+    (repo.root / "input").write_bytes(b"x")
+    command("data", "put", "web", "report", "input")
+
+    code, shown = at_terminal("n\n", "data", "delete", "web", "report")
+
+    assert code == 2
+    assert "This cannot be undone" in " ".join(shown.split())
+    assert command("data", "get", "web", "report").out == "x"
+
+
+def test_a_delete_from_a_store_does_not_say_that_it_cannot_be_undone(repo, shared, command):
+    shared("report", b"x")
+
+    _, shown = at_terminal("y\n", "data", "delete", "web", "report")
+
+    assert "undelete" in shown
+    assert "cannot be undone" not in shown
 
 
 def test_a_delete_at_a_terminal_says_what_goes_before_it_asks(repo, shared, command):

@@ -6,6 +6,8 @@ import pytest
 from tests.sync.conftest import Clone
 from tests.workflows.scene import ID, lay, shell
 
+from bayou import objectstore
+
 ONE = "- {name: one, steps: [{name: x, model: a, method: execute, inputs: {run: 'echo ${{ inputs.word }}'}}]}"
 HEAD = "inputs: {word: {type: string, default: hello}, n: {type: integer, default: 1}}\ntags: {team: infra}\n"
 
@@ -257,3 +259,31 @@ def test_validate_tells_wrong_keys_dependencies_models_arguments_and_expressions
     assert [problem for problem in expected if problem not in found] == []
     assert len([message for line, message in found if line == "11"]) == 3, "both expressions, and the method"
     assert len(found) == len(expected) + 2
+
+
+def test_a_run_that_failed_without_a_store_ends_with_the_command_that_goes_on(made, command):
+    lay(made, ONE.replace("echo ${{ inputs.word }}", "exit 3"), HEAD)
+
+    ran = command("workflow", "run", "nightly")
+
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].startswith("hint: go on from there with `bayou workflow resume ")
+    assert "datastore setup" not in ran.err
+
+
+def test_a_rate_limit_of_a_run_reaches_its_store(made, command, tmp_path, monkeypatch):
+    seen = []
+    opened = objectstore.open_store
+    monkeypatch.setattr(
+        objectstore, "open_store", lambda *args, **more: seen.append(more["limit_rate"]) or opened(*args, **more)
+    )
+    assert command("datastore", "setup", f"file://{tmp_path}/store").code == 0
+    for args in (
+        ("workflow", "run", "nightly"),
+        ("model", "run", "a", "execute"),
+        ("data", "undelete", "a", "never"),
+        ("workflow", "resume", "latest"),
+    ):
+        seen.clear()
+        command(*args, "--limit-rate", "2M")
+        assert set(seen) == {2_000_000}, args

@@ -170,6 +170,19 @@ def test_what_does_not_fit_is_said_in_words(arguments, path, message, hint):
     assert (found.path, found.message, found.hint) == (path, message, hint)
 
 
+def test_each_unknown_and_each_missing_name_is_a_problem_of_its_own():
+    schema = {**SHELL, "required": ["run", "timeout"], "patternProperties": {"^x-": {}}}
+
+    found = problems(schema, {"rnu": "x", "x-more": 1, "zzz": 5})
+
+    assert [one.message for one in found] == [
+        "run is missing",
+        "timeout is missing",
+        "unknown argument rnu",
+        "unknown argument zzz",
+    ]
+
+
 def test_an_expression_may_still_become_what_is_wanted():
     arguments = {"run": "${{ inputs.x }}", "timeout": "${{ inputs.t }}", "nope": "${{ 1 }}"}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bayou.core.errors import InputInvalid
+from bayou.core.errors import InputInvalid, WorkflowInvalid
 from bayou.repo import Repo, init_repo
 from bayou.workflows.check import evaluated_workflow, resolve_inputs, validate_workflows
+from bayou.workflows.find import find_workflow
+from bayou.workflows.run import new_run
 from tests.workflows.scene import lay, shell, workflow
 
 
@@ -38,7 +40,7 @@ def step(*more: str) -> str:
         (step("inputs: {run: 5}"), "line 9: run must be a text, not 5"),
         (
             step("inputs:", "  env: {A: b}", "  tmeout: 5"),
-            "line 8: disk execute: there is no input tmeout",
+            "line 11: disk execute: there is no input tmeout",
         ),
         (step("inputs: {timeout: '${{ inputs.none }}'}"), "line 9: there is no input none"),
         (step("inputs: {run: '${{ nonsense }}'}"), "line 9: there is no name nonsense"),
@@ -60,6 +62,46 @@ def test_a_problem_is_told_with_its_line(repo, jobs, problem):
 
     assert len(found) == 1, found
     assert found[0].startswith(problem)
+
+
+def test_all_problems_of_a_steps_inputs_are_told_each_with_its_line(repo):
+    found = told(repo, step("inputs:", "  run: 5", "  rnu: x", "  timeout: abc", "  xyz: 3"))
+
+    assert found == [
+        "line 10: run must be a text, not 5",
+        "line 11: disk execute: there is no input rnu",
+        'line 12: timeout must be a number, not "abc"',
+        "line 13: disk execute: there is no input xyz",
+    ]
+
+
+def test_problems_of_the_model_hide_none_of_the_step(repo):
+    file = repo.root / "models/command/shell/disk.yaml"
+    file.write_text(file.read_text().replace("run: df", "run: 5\n  timeout: abc\n  env: ${{ 1 + }}"))
+
+    found = told(repo, step("inputs: {rnu: x}"))
+
+    assert len(found) == 4, found
+    assert [one.partition(": ")[0] for one in found] == ["line 8", "line 8", "line 8", "line 9"]
+    assert sum("disk.yaml, line " in one for one in found) == 3
+    assert found[3] == "line 9: disk execute: there is no input rnu"
+
+
+def test_a_run_counts_the_problems_that_validate_tells(repo):
+    found = told(repo, step("inputs: {rnu: x, xyz: 3}", "guard: 5", "depends_on: [b]"))
+
+    assert len(found) == 4, found
+    with pytest.raises(WorkflowInvalid, match=r"\(and 3 more\)") as told_by_run:
+        new_run(repo, "nightly")
+    assert told_by_run.value.hint is not None
+    assert "`bayou workflow validate nightly` tells all" in told_by_run.value.hint
+
+
+def test_what_reads_only_the_file_does_not_count_its_problems(repo):
+    told(repo, step("inputs: {rnu: x, xyz: 3}", "guard: 5", "depends_on: [b]"))
+
+    with pytest.raises(WorkflowInvalid, match=r"\(and more\)$"):
+        find_workflow(repo, "nightly")
 
 
 def test_an_unknown_type_is_told(repo):

@@ -12,10 +12,48 @@ from contextlib import closing
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem
 
 _MOST = 200
 """The most names that are offered: a user cannot choose from a longer list."""
+
+
+class BashScript(BashComplete):
+    """Click's script for bash, but a directory, which ends with a slash, gets no space: the path goes on behind it."""
+
+    source_template = """\
+%(complete_func)s() {
+    local IFS=$'\\n'
+    local response completion type value
+
+    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD %(complete_var)s=bash_complete $1)
+
+    for completion in $response; do
+        IFS=',' read -r type value <<< "$completion"
+
+        if [[ $type == 'dir' ]]; then
+            COMPREPLY=()
+            compopt -o dirnames
+        elif [[ $type == 'file' ]]; then
+            COMPREPLY=()
+            compopt -o default
+        elif [[ $type == 'plain' ]]; then
+            COMPREPLY+=("$value")
+            if [[ $value == */ ]]; then
+                compopt -o nospace
+            fi
+        fi
+    done
+
+    return 0
+}
+
+%(complete_func)s_setup() {
+    complete -o nosort -F %(complete_func)s %(prog_name)s
+}
+
+%(complete_func)s_setup;
+"""
 
 
 def complete(context: click.Context, what: str, incomplete: str) -> list[CompletionItem]:
@@ -71,7 +109,7 @@ def _models(context: click.Context, _: str) -> Iterator[str]:
 def _names(context: click.Context, incomplete: str) -> Iterable[str]:
     """NAME is data's name after a model; in `workflow` a workflow's, but not where a new one is made."""
     if "model" in context.params:
-        return _items(context, incomplete)
+        return (_deleted_items if context.command.name == "undelete" else _items)(context, incomplete)
     group = context.parent.command.name if context.parent is not None else None
     if context.command.name == "create" or group == "model":
         return ()
@@ -85,9 +123,19 @@ def _items(context: click.Context, incomplete: str) -> Iterator[str]:
     return _select(context, statement, model, model, len(incomplete), incomplete, _MOST)
 
 
+def _deleted_items(context: click.Context, incomplete: str) -> Iterator[str]:
+    """Yield data of which a version is deleted: its last one is marked so, and of others the number is missing."""
+    model = context.params.get("model")
+    statement = """SELECT name FROM version
+        WHERE (model = ? OR model_id = ?) AND substr(name, 1, ?) = ? GROUP BY type, model_id, name
+        HAVING max(renamed_to) IS NULL AND (max(deleted) OR count(*) < max(version)) LIMIT ?"""
+    return _select(context, statement, model, model, len(incomplete), incomplete, _MOST)
+
+
 def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
     statement = "SELECT run_id FROM run WHERE substr(run_id, 1, ?) = ? ORDER BY started_at DESC LIMIT ?"
-    return _select(context, statement, len(incomplete), incomplete, _MOST)
+    yield from _select(context, statement, len(incomplete), incomplete, _MOST - 1)
+    yield from _select(context, "SELECT 'latest' FROM run LIMIT 1")
 
 
 def _types(context: click.Context, _incomplete: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.cli import signals
-from bayou.cli.output import colorize, files
+from bayou.cli.output import colorize, files, size
 from bayou.core import kept
 from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, UsageError
 from bayou.core.text import visible
@@ -96,9 +96,24 @@ def kept_hint() -> str:
         )
         if number.files
     ]
+    counted += [
+        _part_of(parts, what)
+        for parts, what in (
+            (record.part_sent, "in the store, and are not sent again"),
+            (record.part_fetched, "here, and are not fetched again"),
+        )
+        if any(parts.values())
+    ]
     facts = [record.what, *counted] if counted else [record.what, record.nothing]
     go_on = f"to go on: `{record.go_on}`" if record.go_on else "the same command again goes on from there"
     return "; ".join([*(text for text in facts if text), go_on])
+
+
+def _part_of(parts: Mapping[str, int], what: str) -> str:
+    """Return how much of files that were on their way is kept."""
+    begun = [path for path, done in parts.items() if done]
+    of = begun[0] if len(begun) == 1 else f"{len(begun):,} large files"
+    return f"{size(sum(parts.values()))} of {of} are {what}"
 
 
 def _rendered(error: BaseException) -> RenderedError:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO, TypeVar, cast
 import click
 from msgspec import Struct
 
+from bayou.core.text import count as count  # noqa: PLC0414  (the renderers import it from here, beside `size`)
 from bayou.core.text import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -259,11 +260,6 @@ def problems_text(errors: Iterable[BayouError]) -> Iterator[Line]:
         yield fail(error.message)
         if error.hint:
             yield hint(error.hint)
-
-
-def count(number: int, singular: str, plural: str | None = None) -> str:
-    """Return `1 file`, `2 files`, `1,204 files`."""
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def size(number: int) -> str:

@@ -34,6 +34,9 @@ _LEFT_WINDOW_S = 20.0
 _LEFT_AFTER_S = 3.0
 _QUIET_S = 5.0
 """A stage whose numbers have not changed for so long shows that instead of a time left."""
+_FILLING_S = 0.25
+_MOST_BUFFERED = 4 << 20
+"""What the system takes of a request in its first moments, up to so many bytes, fills buffers and has not left yet."""
 _CLOSING_S = 1.0
 _ON_THE_WAY = frozenset({"reading", "writing", "hashing", "listing"})
 """Stages before and after the transfer that a command is for."""
@@ -106,11 +109,34 @@ class Shown(Struct):
 
 
 class _Request(Struct, eq=False):
-    """A request under way: the stage it belongs to, its bytes, and how many of them were seen to arrive."""
+    """A request under way: the stage it belongs to, its bytes, and how many of them are shown as `arrived`.
+
+    Of a request that sends, the system takes bytes before they leave: at once as many as its buffers hold (`buffered`),
+    then as many as have left meanwhile, and at the end none for as long as the buffers empty.
+    """
 
     stage: Shown | None
     size: int
     arrived: int = 0
+    taken: int = 0
+    buffered: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+    def take(self, more: int, now: float) -> None:
+        """Note bytes that the system has taken."""
+        self.first = self.first or now
+        self.taken, self.last = self.taken + more, now
+        if now - self.first < _FILLING_S and self.taken <= _MOST_BUFFERED:
+            self.buffered = self.taken
+
+    def sent(self, now: float) -> int:
+        """Return how many of the bytes that the system has taken have left by now, as far as that can be known."""
+        left = self.taken - self.buffered
+        if self.taken < self.size or not left:
+            return left
+        rate = left / max(self.last - self.first, _FILLING_S)
+        return left + min(self.buffered, int(rate * (now - self.last)))
 
 
 class Bar:
@@ -133,6 +159,7 @@ class Bar:
         self._waits: dict[object, tuple[str, float]] = {}
         self._remark: str | None = None
         self._moved: dict[str, tuple[int, int]] = {}
+        self._skipped = 0
         self._requests: set[_Request] = set()
         self._closed = self._due = False
         self._hiding = 0
@@ -152,7 +179,7 @@ class Bar:
         seconds = time.monotonic() - self._begun
         files, moved = self._total()
         if self._closing and appeared and kind is None and seconds >= _CLOSING_S and moved > 0:
-            sys.stderr.write(f"{closing_line(files, moved, seconds)}\n")
+            sys.stderr.write(f"{closing_line(files, moved, seconds, self._skipped)}\n")
             sys.stderr.flush()
 
     def close(self) -> bool:
@@ -205,6 +232,14 @@ class Bar:
             for speed in self._speeds:
                 speed.add(bytes, now)
 
+    def skip(self, bytes: int) -> None:  # noqa: A002
+        now = time.monotonic()
+        with self._lock:
+            if self._stage is not None and bytes:
+                self._skipped += bytes
+                self._stage.bytes += bytes
+                self._stage.changed, self._stage.changes = now, self._stage.changes + 1
+
     def begin_request(self, size: int) -> _Request:
         with self._lock:
             request = _Request(self._stage, size)
@@ -215,11 +250,20 @@ class Bar:
         assert isinstance(request, _Request)
         now = time.monotonic()
         with self._lock:
-            request.arrived += more
-            if request.stage is not None and request.stage is self._stage:
-                request.stage.early += more
-                self._add(request.stage, more, now)
-                self._remark = None
+            self._show(request, more, now)
+
+    def hand_over(self, request: object, more: int) -> None:
+        assert isinstance(request, _Request)
+        with self._lock:
+            request.take(more, time.monotonic())
+
+    def _show(self, request: _Request, more: int, now: float) -> None:
+        """Show more bytes of a request; under the lock."""
+        request.arrived += more
+        if request.stage is not None and request.stage is self._stage:
+            request.stage.early += more
+            self._add(request.stage, more, now)
+            self._remark = None
 
     def end_request(self, request: object, *, failed: bool) -> None:
         assert isinstance(request, _Request)
@@ -265,6 +309,9 @@ class Bar:
         with self._lock:
             spinner = _SPINNER[int((now - self._begun) / _FRAME_S) % len(_SPINNER)]
             waits = list(self._waits.values())
+            for request in self._requests:
+                if (more := request.sent(now) - request.arrived) > 0 and request.taken:
+                    self._show(request, more, now)
             shown = []
             if self._stage is not None:
                 recent, steady = (speed.rate(now) for speed in self._speeds)
@@ -391,11 +438,12 @@ def duration(seconds: float) -> str:
     return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
 
 
-def closing_line(files: int, moved: int, seconds: float) -> str:
-    """Return what a command has moved, how long it took, and how fast that was."""
+def closing_line(files: int, moved: int, seconds: float, skipped: int = 0) -> str:
+    """Return what a command has moved, how long it took, how fast that was, and what it did not have to move."""
     what = f"{count(files, 'file')}, {size(moved)}" if files else size(moved)
     took = f"{what} in {seconds:.1f} s" if seconds < _MINUTE else f"{what} in {duration(seconds)}"
-    return f"{took}, {size(round(moved / seconds))}/s" if moved >= _MANY_BYTES else took
+    line = f"{took}, {size(round(moved / seconds))}/s" if moved >= _MANY_BYTES else took
+    return f"{line}; {size(skipped)} did not have to be moved" if skipped else line
 
 
 def _fit(text: str, width: int) -> str:

@@ -292,7 +292,7 @@ def sync_remarks(common: Common, reports: Iterable[SyncReport]) -> list[Line]:
     """Return what the pulls and pushes of a command report besides their summaries, each line once."""
     remarks: dict[Line, None] = {}
     for report in reports:
-        parts = render_datastore.sync_text(report, verbose=common.verbose > 0)
+        parts = render_datastore.findings_text(report, verbose=common.verbose > 0)
         remarks |= dict.fromkeys(part for part in parts if isinstance(part, Line) and part.label is not None)
     return list(remarks)
 

@@ -50,12 +50,10 @@ def suggest(context: click.Context, word: str) -> str | None:
     A command of this group comes first, then one of that very name elsewhere, then other programs' words, and last a
     similar name elsewhere.
     """
-    group = context.command
-    assert isinstance(group, click.Group)
+    below = suggest_below(context, word)
+    if below is not None:
+        return below
     here = context.command_path
-    near = similar_names(word, group.list_commands(context), _MOST)
-    if near:
-        return _question([f"{here} {name}" for name in near])
     root = context.find_root()
     everywhere = dict(_commands(root))
     same = [path for path, name in everywhere.items() if name == word]
@@ -68,6 +66,16 @@ def suggest(context: click.Context, word: str) -> str | None:
         similar = set(similar_names(word, set(everywhere.values()), _MOST, 0.75))
         found = [path for path, name in everywhere.items() if name in similar]
     return _question(found[:_MOST]) if found else None
+
+
+def suggest_below(context: click.Context, word: str) -> str | None:
+    """Return a hint with the commands of a group that are similar to a word; None if none is."""
+    group = context.command
+    assert isinstance(group, click.Group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    shown = [name for name, command in found.items() if command is None or not command.hidden]
+    near = similar_names(word, shown, _MOST)
+    return _question([f"{context.command_path} {name}" for name in near]) if near else None
 
 
 def _commands(root: click.Context) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,8 @@ Names, tags, messages of stores and output of methods come from outside. A newli
 its own, an escape sequence is a command to the terminal, and a bidirectional character reorders the rest of the line.
 The command line calls `visible` and its variants where text becomes output, and nowhere else.
 
-`did_you_mean` and `first_names` phrase the nearest name to a wrong one, and the first few of many names.
+`did_you_mean`, `first_names` and `count` phrase the nearest name to a wrong one, the first few of many names, and how
+many there are.
 """
 
 from __future__ import annotations
@@ -83,6 +84,11 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """Return a hint with the nearest known name, or `otherwise` if none is similar."""
     similar = nearest(name, known)
     return otherwise if similar is None else f"did you mean {similar}?"
+
+
+def count(number: int, singular: str, plural: str | None = None) -> str:
+    """Return `1 file`, `2 files`, `1,204 files`."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def first_names(names: Sequence[str], most: int) -> str:

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -31,9 +31,6 @@ from bayou.data.layout import METADATA, version_path
 from bayou.data.metadata import Metadata
 from bayou.data.sync_hooks import changes_directory, pending_changesets
 from bayou.repo import Repo
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 

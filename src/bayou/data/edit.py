@@ -69,7 +69,7 @@ def prepare(context: DataContext, model: ModelRef, old: str) -> None:
     """Fetch the content that a rename needs, before `exclusive_change`: nothing waits for the network inside it."""
     context.catalog.refresh()
     source = Versions.of(context, VersionPath(model.type, model.id, old, 0))
-    for metadata in _moving(model, source):
+    for metadata in _moving(context, model, source):
         fetch_content(context, metadata, within=source.item.item)
 
 
@@ -81,7 +81,7 @@ def rename(context: DataContext, model: ModelRef, old: str, new: str) -> Metadat
     context.catalog.refresh()
     source = Versions.of(context, VersionPath(model.type, model.id, old, 0))
     target = Versions.of(context, VersionPath(model.type, model.id, new, 0))
-    moving = _moving(model, source)
+    moving = _moving(context, model, source)
     _check_free(model, target, moving[-1].id)
     with ExitStack() as open_staged:
         staged_versions, placements = [], []
@@ -114,7 +114,7 @@ def _move(context: DataContext, source: Versions, target: Versions, new: str) ->
     return ChangeSet(writes=tuple(writes), deletes=(*removal.deletes, *deletion(context, target, stale, None).deletes))
 
 
-def _moving(model: ModelRef, source: Versions) -> list[Metadata]:
+def _moving(context: DataContext, model: ModelRef, source: Versions) -> list[Metadata]:
     """Return the versions that a rename moves, in order."""
     for number, metadata in source.found.items():
         if metadata is None:
@@ -124,7 +124,7 @@ def _moving(model: ModelRef, source: Versions) -> list[Metadata]:
             )
     moving = [metadata for number in source.live if (metadata := source.found[number]) is not None]
     if not moving:
-        raise not_found(model, source.item.name, None, deleted=bool(source.found))
+        raise not_found(context, model, source.item.name, None, deleted=bool(source.found))
     return moving
 
 

@@ -21,6 +21,7 @@ from bayou.core import limits
 from bayou.core.clock import now
 from bayou.core.documents import read_at_most
 from bayou.core.errors import ContentDamaged, DataNotFound, NotFound, RecordDamaged, RecordError, TooManyRenames
+from bayou.core.text import nearest
 from bayou.data.catalog.rows import VersionRow
 from bayou.data.changes import consistent_read, exclusive_change
 from bayou.data.context import DataContext
@@ -41,6 +42,8 @@ __all__ = ["DataRepository", "Item"]
 
 _BUFFER = 1 << 17
 MAX_RENAMES = 5
+_MOST_COMPARED = 1000
+"""Names that a wrong name is compared with; more take too long."""
 
 
 class Item(Struct, frozen=True):
@@ -162,7 +165,7 @@ class DataRepository:
         with exclusive_change(self._context):
             count = delete(self._context, {item: None if version is None else {version}})
         if not count:
-            raise not_found(model, name, version)
+            raise not_found(self._context, model, name, version)
         return count
 
     def undelete(self, model: ModelRef, name: str, version: int | None = None) -> Metadata:
@@ -268,7 +271,7 @@ class DataRepository:
 
         found = consistent_read(self._context, read)
         if not found:
-            raise not_found(model, name, None)
+            raise not_found(self._context, model, name, None)
         return found
 
     def _new_version(self, model: ModelRef, name: str, options: Options) -> NewVersion:
@@ -298,24 +301,38 @@ def find_item(context: DataContext, model: ModelRef, name: str, version: int | N
             )
         current = found.renamed_to
     if found is None or found.deleted:
-        in_store = context.repo.config.datastore.url is not None
-        raise not_found(model, name, version, deleted=found is not None, in_store=in_store)
+        raise not_found(context, model, name, version, deleted=found is not None)
     return Item(found, tuple(forwarded))
 
 
 def not_found(
-    model: ModelRef, name: str, version: int | None, *, deleted: bool = False, in_store: bool = False
+    context: DataContext, model: ModelRef, name: str, version: int | None, *, deleted: bool = False
 ) -> DataNotFound:
-    """Return the error for an item or a version that does not exist; `in_store`: a store may still have its content."""
+    """Return the error for an item or a version that does not exist, or was `deleted`; it names a similar item."""
     owner, item = quote(model.name), quote(name)
-    if version is None:
+    if version is None and deleted:
         undo = f"`bayou data undelete {owner} {item}` brings it back, if the store still has it"
-        return DataNotFound(
-            f"{name} of {model.name} was deleted" if deleted else f"{model.name} has no data named {name}",
-            hint=undo if deleted and in_store else f"see what there is with `bayou data list {owner}`",
-        )
-    what = f"version {version} of {name} of {model.name}"
-    return DataNotFound(f"there is no {what}", hint=f"see its versions with `bayou data versions {owner} {item}`")
+        shared = context.repo.config.datastore.url is not None
+        return DataNotFound(f"{name} of {model.name} was deleted", hint=undo if shared else _see_list(owner))
+    similar = _similar_item(context, model, name)
+    meant = None if similar is None else f"did you mean {similar}?"
+    if version is None:
+        return DataNotFound(f"{model.name} has no data named {name}", hint=meant or _see_list(owner))
+    return DataNotFound(
+        f"there is no version {version} of {name} of {model.name}",
+        hint=meant or f"see its versions with `bayou data versions {owner} {item}`",
+    )
+
+
+def _see_list(owner: str) -> str:
+    return f"see what there is with `bayou data list {owner}`"
+
+
+def _similar_item(context: DataContext, model: ModelRef, name: str) -> str | None:
+    """Return the name of the model's data that is most similar to a name; None for a name that it has, or had."""
+    if context.rows(VersionPath(model.type, model.id, name, 0)):
+        return None
+    return nearest(name, context.catalog.names(model.id, model.type, _MOST_COMPARED))
 
 
 def metadata_of(row: VersionRow) -> Metadata:

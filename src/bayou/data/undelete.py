@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from shlex import quote
 from typing import cast
 
 from msgspec import Struct
@@ -88,15 +89,20 @@ def _check_deleted(context: DataContext, model: ModelRef, versions: Versions, ve
     if version in versions.live:
         raise UsageError(
             f"version {version} of {item.name} of {model.name} is not deleted",
-            hint=f"bayou data get {model.name} {item.name} --version {version}",
+            hint=f"`bayou data get {quote(model.name)} {quote(item.name)} --version {version}` prints it",
         )
     if highest == 0 or (version is not None and version > highest):
-        raise not_found(model, item.name, version)
+        raise not_found(context, model, item.name, version)
     last = versions.found.get(max(versions.found, default=0))
     if last is not None and last.renamed_to is not None:
         raise UsageError(
             f"{item.name} of {model.name} was renamed to {last.renamed_to}, and not deleted",
             hint=f"bayou data versions {model.name} {last.renamed_to}",
+        )
+    if version is None and len(versions.live) == highest:
+        raise UsageError(
+            f"{item.name} of {model.name} is not deleted",
+            hint=f"`bayou data versions {quote(model.name)} {quote(item.name)}` lists what there is",
         )
 
 

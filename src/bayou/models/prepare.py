@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.core.documents import Unusable, check_plain
-from bayou.core.errors import ArgumentsInvalid, MethodNotFound
+from bayou.core.errors import ArgumentsInvalid, BayouError, ExpressionInvalid, MethodNotFound
 from bayou.core.text import did_you_mean
 from bayou.data.layout import check_tags
 from bayou.models.definition import Definition
 from bayou.models.expressions import DataLookup, EvaluationScope, check, evaluate, inputs_used, redact
 from bayou.models.expressions.check import Where
-from bayou.models.expressions.scan import Path
+from bayou.models.expressions.scan import Path, texts
 from bayou.models.types.registry import find_type
 from bayou.models.types.schema import Method, ModelType, find_method, method_not_found
 from bayou.models.types.validation import ArgumentProblem, problems
@@ -82,7 +82,8 @@ def prepare(repo: Repo, request: RunRequest, connection: Connection | None = Non
     check_definition(request.model, kind)
     defined = _defined_arguments(request.model, method)
     check_tags({**request.model.tags, **request.tags})
-    _check_inputs(request, method, defined)
+    for problem in _input_problems(request, method, defined):
+        raise ArgumentsInvalid(problem.message, hint=problem.hint)
     where = defined.where
     with DataLookup(repo, connection) as data:
         scope = replace(
@@ -103,14 +104,25 @@ def check_definition(model: Definition, kind: ModelType) -> None:
 
     A missing argument is no error: an input may provide it.
     """
+    for error in _definition_errors(model, kind):
+        raise error
+
+
+def _definition_errors(model: Definition, kind: ModelType) -> Iterator[BayouError]:
+    """Yield all errors of a definition that show without running it, each with file and line."""
     for name in model.methods:
         if name not in kind.methods:
             error = method_not_found(kind, name)
-            raise MethodNotFound(f"{model.where(('methods', name))}: {error.message}", hint=error.hint)
+            yield MethodNotFound(f"{model.where(('methods', name))}: {error.message}", hint=error.hint)
     for path, arguments, schema in _schemas(model, kind):
-        check(arguments, _where_below(model, path))
+        for inner, text in texts(arguments):
+            where = model.where((*path, *inner))
+            try:
+                check(text, lambda _, where=where: where)  # type: ignore[misc]
+            except ExpressionInvalid as error:
+                yield error
         for problem in problems({**schema, "required": []}, arguments, evaluated=False):
-            raise _invalid(problem, model.where((*path, *problem.path)), kind)
+            yield _invalid(problem, model.where((*path, *problem.path)), kind)
 
 
 def definition_problems(model: Definition, kind: ModelType) -> list[ArgumentProblem]:
@@ -126,25 +138,29 @@ def definition_problems(model: Definition, kind: ModelType) -> list[ArgumentProb
 
 
 def request_problems(repo: Repo, request: RunRequest) -> list[ArgumentProblem]:
-    """Return the problems of a request that show before it is evaluated; here, inputs may be expressions.
+    """Return all problems of a request that show before it is evaluated; here, inputs may be expressions.
 
     The path of a problem is a path in the inputs; it is empty for a missing argument and for the definition's own.
+    `TypeNotFound` and `MethodNotFound`: without the method, nothing else can be checked.
     """
     kind = find_type(repo, request.model.type)
     method = find_method(kind, request.method)
-    check_definition(request.model, kind)
+    found = [ArgumentProblem((), error.message, error.hint) for error in _definition_errors(request.model, kind)]
+    known = {problem.message for problem in found}
     defined = _defined_arguments(request.model, method)
-    _check_inputs(request, method, defined)
+    found += _input_problems(request, method, defined)
     arguments = {
         **defined.arguments,
         **{name: value for name, value in request.inputs.items() if name in defined.takes},
     }
-    return [
-        problem
-        if problem.path and problem.path[0] in request.inputs
-        else ArgumentProblem((), f"{_location(problem, request, defined)}: {problem.message}", problem.hint)
-        for problem in problems(method.arguments, arguments, evaluated=False)
-    ]
+    for problem in problems(method.arguments, arguments, evaluated=False):
+        if problem.path and problem.path[0] in request.inputs:
+            found.append(problem)
+            continue
+        message = f"{_location(problem, request, defined)}: {problem.message}"
+        if message not in known:
+            found.append(ArgumentProblem((), message, problem.hint))
+    return found
 
 
 def _where_below(model: Definition, path: Path) -> Where:
@@ -160,6 +176,7 @@ def _schemas(model: Definition, kind: ModelType) -> list[tuple[Path, Mapping[str
     found: list[tuple[Path, Mapping[str, object], Mapping[str, Any]]] = [
         (("methods", name, "arguments"), model.method_arguments(name), kind.methods[name].arguments)
         for name in model.methods
+        if name in kind.methods
     ]
     schemas = [method.arguments for method in kind.methods.values()]
     if len(schemas) == 1:
@@ -194,21 +211,24 @@ def _defined_arguments(model: Definition, method: Method) -> _DefinedArguments:
     return _DefinedArguments({**shared, **own}, model, method, frozenset({*properties, *shared, *own}))
 
 
-def _check_inputs(request: RunRequest, method: Method, defined: _DefinedArguments) -> None:
-    """Raise `ArgumentsInvalid` for an input that is no JSON value, or that neither method nor expression uses."""
+def _input_problems(request: RunRequest, method: Method, defined: _DefinedArguments) -> Iterator[ArgumentProblem]:
+    """Yield a problem for each input that is no JSON value, or that neither method nor expression uses."""
     for name, value in request.inputs.items():
         try:
             check_plain(value, {})
         except Unusable as error:
-            raise ArgumentsInvalid(f"input {name}: {error}", hint=error.hint) from None
-    used = inputs_used(defined.arguments, defined.where)
+            yield ArgumentProblem((name,), f"input {name}: {error}", error.hint)
+    try:
+        used = inputs_used(defined.arguments, defined.where)
+    except ExpressionInvalid:
+        return  # a problem of the definition; until it is corrected, no input is known to be unused
     if method.arguments.get("additionalProperties", True) is not False:
         return
+    known = sorted({*defined.takes, *used})
     for name in request.inputs:
-        if name not in defined.takes and name not in used:
-            known = sorted({*defined.takes, *used})
+        if name not in known:
             hint = did_you_mean(name, known, f"there are {', '.join(known)}")
-            raise ArgumentsInvalid(f"{request.model.name} {method.name}: there is no input {name}", hint=hint)
+            yield ArgumentProblem((name,), f"{request.model.name} {method.name}: there is no input {name}", hint)
 
 
 def _location(problem: ArgumentProblem, request: RunRequest, defined: _DefinedArguments) -> str:

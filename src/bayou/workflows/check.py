@@ -35,14 +35,20 @@ def validate_workflows(repo: Repo, name: str | None = None) -> tuple[list[str], 
         names = [find_workflow(repo, name).name]  # by its id; or it raises
     elif name is not None:
         names = [name]
-    return names, [problem for each in names for problem in _problems(repo, each)]
+    return names, [problem for each in names for problem in _examined(repo, each)[1]]
 
 
-def check_workflow(repo: Repo, workflow: Workflow) -> None:
-    """Raise `WorkflowInvalid` with the first problem of a workflow that could be read."""
-    problems = list(problems_of(repo, workflow))
+def find_checked(repo: Repo, text: str) -> Workflow:
+    """Return the workflow with this name or id, which has no problems; nothing of it is run.
+
+    `WorkflowNotFound`, or `WorkflowInvalid` with the first problem, and how many more `validate_workflows` returns.
+    """
+    name = text if text in workflow_names(repo) else find_workflow(repo, text).name
+    workflow, problems = _examined(repo, name)
     if problems:
-        raise invalid(workflow.name, problems)
+        raise invalid(name, problems, all_known=True)
+    assert workflow is not None  # else there is a problem
+    return workflow
 
 
 def problems_of(repo: Repo, workflow: Workflow) -> Iterator[WorkflowProblem]:
@@ -128,20 +134,21 @@ def evaluated_workflow(
     return hidden
 
 
-def _problems(repo: Repo, name: str) -> list[WorkflowProblem]:
+def _examined(repo: Repo, name: str) -> tuple[Workflow | None, list[WorkflowProblem]]:
+    """Read one workflow, and return everything that is wrong with it, by line."""
     try:
         workflow, problems = examine(repo, name)
     except WorkflowInvalid as error:
         where, _, message = error.message.partition(": ")
-        return [WorkflowProblem(where, message, error.hint)]
+        return None, [WorkflowProblem(where, message, error.hint)]
     if workflow is None:
-        return problems
-    return sorted({*problems, *problems_of(repo, workflow)}, key=_line)
+        return None, problems
+    return workflow, sorted(dict.fromkeys([*problems, *problems_of(repo, workflow)]), key=_line)
 
 
-def _line(problem: WorkflowProblem) -> tuple[int, str]:
+def _line(problem: WorkflowProblem) -> int:
     number = problem.where.rpartition(" ")[2]
-    return int(number) if number.isdecimal() else 0, problem.message
+    return int(number) if number.isdecimal() else 0
 
 
 def _step(

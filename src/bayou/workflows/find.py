@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -62,10 +63,10 @@ def find_workflow(repo: Repo, text: str) -> Workflow:
 
 
 def load_workflow(repo: Repo, name: str) -> Workflow:
-    """Read one workflow; `WorkflowInvalid` has the first problem, and how many more there are."""
+    """Read one workflow; `WorkflowInvalid` has the first problem, and says whether there are more."""
     workflow, problems = examine(repo, name)
     if problems:
-        raise invalid(name, problems)
+        raise invalid(name, problems, all_known=False)
     assert workflow is not None  # else there is a problem
     return workflow
 
@@ -76,15 +77,17 @@ def examine(repo: Repo, name: str) -> tuple[Workflow | None, list[WorkflowProble
     return workflow, [*problems, *(check_graph(workflow) if workflow is not None else ())]
 
 
-def invalid(name: str, problems: list[WorkflowProblem]) -> WorkflowInvalid:
-    """Return one error for the problems of a workflow."""
+def invalid(name: str, problems: Sequence[WorkflowProblem], *, all_known: bool) -> WorkflowInvalid:
+    """Return one error for the problems of a workflow; it counts them if they are `all_known`.
+
+    The file alone does not show what is wrong with models, methods and arguments.
+    """
     first, *others = problems
-    if others:
-        many = f"there is more to it ({len(others)})" if first.hint is None else first.hint
-        return WorkflowInvalid(
-            f"{first} (and {len(others)} more)", hint=f"{many}; `bayou workflow validate {name}` tells all"
-        )
-    return WorkflowInvalid(str(first), hint=first.hint)
+    if not others:
+        return WorkflowInvalid(str(first), hint=first.hint)
+    more = f"{len(others)} more" if all_known else "more"
+    every = f"`bayou workflow validate {name}` tells all"
+    return WorkflowInvalid(f"{first} (and {more})", hint=every if first.hint is None else f"{first.hint}; {every}")
 
 
 def workflow_names(repo: Repo) -> list[str]:

@@ -22,9 +22,8 @@ from bayou.repo import Repo
 from bayou.state.connection import Connection
 from bayou.sync.context import identity
 from bayou.sync.report import SyncReport
-from bayou.workflows.check import check_workflow, evaluated_workflow, resolve_inputs
+from bayou.workflows.check import evaluated_workflow, find_checked, resolve_inputs
 from bayou.workflows.definition import Workflow, WorkflowRef
-from bayou.workflows.find import find_workflow
 from bayou.workflows.recorder import EVERY_S, OnStep, Recorder
 from bayou.workflows.schedule import Scheduler, TaskFinder
 from bayou.workflows.state import RUNNING, SUCCEEDED, State
@@ -121,8 +120,7 @@ def new_run(
 
     Every problem of the workflow or its inputs is raised here, with its file and line, before anything is written.
     """
-    workflow = find_workflow(repo, name)
-    check_workflow(repo.running(), workflow)
+    workflow = find_checked(repo.running(), name)
     inputs = resolve_inputs(workflow, given or {}, texts)
     run = Run(
         run_id=ulid(),
@@ -155,8 +153,7 @@ def resumed_run(repo: Repo, records: Records, run_id: str, *, abandoned: bool = 
     """
     earlier = records.runs.get(run_id)
     _check_resumable(earlier, abandoned=abandoned)
-    workflow = find_workflow(repo, earlier.workflow_id)
-    check_workflow(repo.running(), workflow)
+    workflow = find_checked(repo.running(), earlier.workflow_id)
     inputs = resolve_inputs(workflow, earlier.inputs)
     run = replace(earlier, status=RUNNING, finished_at=None, failed_step=None, inputs=inputs, by=identity())
     records.runs.save(run)

@@ -7,6 +7,7 @@ in one session, which pulls before and pushes after. `gc`, `prune` and `sql` hav
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 _tags = click.option(
     "tags", "--tag", type=parameters.assignment, multiple=True, metavar="K=V", help="A tag; can be given several times."
 )
-_version = click.option("--version", type=click.IntRange(min=1), metavar="N", help="This version, not the latest.")
+_version = partial(click.option, "--version", type=click.IntRange(min=1), metavar="N")
+"""The help says what a command does without it: that differs."""
+
 _file = click.argument("file", metavar="[FILE|-]", required=False)
 
 
@@ -52,14 +55,16 @@ data.add_command(sql)
 @click.argument("name")
 @click.argument("file", metavar="[FILE|DIR|-]", required=False)
 @click.option(
-    "--content-type", metavar="TYPE", help="What it is, as application/json; else it is guessed, by name or look."
+    "--content-type",
+    metavar="TYPE",
+    help="What it is, as application/json; without it, Bayou guesses by name and content.",
 )
 @_tags
 @click.option("--lifetime", metavar="T", help="How long this version lives: 10m 24h 7d 4w 6mo 1y, run or infinite.")
 @click.option("--keep", metavar="N|T", help="How many versions to keep, or for how long, as 10 or 30d.")
 @click.option("--streaming", is_flag=True, help="Let it be appended to.")
 @limit_rate_option
-@click.option("--always", is_flag=True, help="Make a new version also of what equals the latest one.")
+@click.option("--always", is_flag=True, help="Make a new version even if it equals the latest one.")
 @click.pass_obj
 def put(
     common: Common,
@@ -76,8 +81,9 @@ def put(
     """Save a new version of data.
 
     The content is that of FILE, or with - or without FILE the standard input. All files below DIR become one version of
-    many files, which `bayou data get -o` writes back. Nothing is deleted by a put: what has had its time goes with
-    `bayou data gc`. What equals the latest version, content and metadata, makes no new one, unless it has a lifetime.
+    many files, which `bayou data get -o` writes back. If content and metadata equal those of the latest version, and
+    that has no lifetime, a put makes no new version. A put deletes nothing: `bayou data gc` deletes versions whose
+    lifetime is over.
     """
     named = parameters.named_once("--tag", tags)
     repo = common.open_repo()
@@ -156,14 +162,14 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
 @data.command()
 @click.argument("model")
 @click.argument("name")
-@_version
+@_version(help="This version, not the latest.")
 @click.option(
     "target",
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE|DIR",
-    help="Write it to FILE, whole or not at all; a version of many files to the new directory DIR.",
+    help="Write it to FILE (- is the standard output), whole or not at all; many files to the new directory DIR.",
 )
 @limit_rate_option
 @click.pass_obj
@@ -173,19 +179,24 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
     The bytes as they are, to the standard output or to FILE; with --json what is known of them, and the content where
     it is JSON or text. Of a version of many files it lists them, or writes them to DIR.
     """
+    piped = target is not None and str(target) == "-"
+    if piped and common.json:
+        raise click.UsageError("--json and -o - both write to the standard output; leave out one of them")
     with reading(common) as (records, remarks):
         from bayou.models import resolve_model  # noqa: PLC0415
 
         item = records.data.get(resolve_model(records.repo, model, records), name, version)
         remarks += render_data.forwarded_text(item.forwarded, item.metadata.name)
         if item.metadata.files is not None:
+            if piped:
+                raise click.UsageError(f"{item.metadata.name} is a version of many files; name a directory: -o DIR")
             data = records.data
             manifest = data.manifest(item) if target is None else data.write_directory(item, target)
             path = str(records.tree.local_path(item.metadata.location.directory))
             document = with_remarks(render_data.manifest_json(item, path, manifest), remarks)
             common.output.emit(document, [*render_data.manifest_text(manifest, target), *remarks])
             return
-        if target is not None:
+        if target is not None and not piped:
             if target.is_dir():
                 raise click.UsageError(f"{target} is a directory, and {item.metadata.name} is one file")
             kept.now(f"{target} is as it was")
@@ -196,7 +207,7 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
             common.output.emit(with_remarks(render_data.get_json(item, path, content), remarks), ())
             return
         common.output.emit({}, remarks)
-        if target is None:
+        if target is None or piped:
             with common.output.progress() as bar, records.data.open(item) as opened:
                 if sys.stdout.isatty():
                     bar.close()  # from here on, the terminal belongs to the content
@@ -304,14 +315,14 @@ def rename(common: Common, model: str, old: str, new: str) -> int:
 @data.command(writes=True)
 @click.argument("model")
 @click.argument("name")
-@_version
+@_version(help="Only this version; without it, all of them.")
 @yes_option
 @click.pass_obj
 def delete(common: Common, model: str, name: str, version: int | None, yes: bool) -> int:
     """Delete data: one version of it, or all.
 
     The number of a deleted version is never used again. `bayou data undelete` brings its content back, as long as the
-    store still has it.
+    store still has it; a datastore that is a directory keeps nothing that was deleted.
     """
     repo = common.open_repo()
     from bayou.data.layout import check_item  # noqa: PLC0415
@@ -319,12 +330,15 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
 
     owner = resolve_model(repo, model, connection=common.connect(repo))
     check_item(owner, name)
+    forever = repo.config.datastore.url is None
     if not yes:
         check_can_ask(common, yes=yes)
         with reading(common) as (records, _):
             rows = records.data.find(model=owner, name=name, all_versions=True, refresh=False)
         chosen = [row for row in rows if version in (None, row.version)]
-        confirm(common, f"delete {render_data.delete_tally(chosen, owner.name, name, version)}?", yes=yes)
+        tally = render_data.delete_tally(chosen, owner.name, name, version)
+        undone = " This cannot be undone: the datastore is a directory, which has no history." if forever else ""
+        confirm(common, f"delete {tally}?{undone}", yes=yes)
 
     def deleted(session: Session) -> DeletedVersions:
         data = session.records.data
@@ -332,7 +346,7 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
         gone = [row for row in rows if version in (None, row.version)]
         newest = max((row.version for row in gone), default=0)  # the one that `undelete` brings back
         can_return = bool(session.records.sync.known(f"{check_item(owner, name)}/{newest}/"))
-        return DeletedVersions(data.delete(owner, name, version), sum(row.size for row in gone), can_return)
+        return DeletedVersions(data.delete(owner, name, version), sum(row.size for row in gone), can_return, forever)
 
     return write(
         common,
@@ -350,7 +364,8 @@ def delete(common: Common, model: str, name: str, version: int | None, yes: bool
 @data.command(writes=True)
 @click.argument("model")
 @click.argument("name")
-@_version
+@_version(help="This version; without it, the one deleted last.")
+@limit_rate_option
 @click.pass_obj
 def undelete(common: Common, model: str, name: str, version: int | None) -> int:
     """Bring deleted data back, as a new version.

@@ -78,8 +78,9 @@ def _format(common: Common, form: str | None, target: str | None) -> str:
     if form is None and ending not in _ENDINGS:
         known = ", ".join(sorted(_ENDINGS))
         raise UsageError(
-            f"{target} does not say which format: {ending or 'no ending'} is not one of {known}",
-            hint=f"name it with one of these endings, or say --format {'|'.join(_FORMATS)}",
+            f"the name {target} does not say which format to write: "
+            + (f"the ending {ending} is unknown" if ending else "it has no ending"),
+            hint=f"end it with one of {known}, or name the format: --format {'|'.join(_FORMATS)}",
         )
     return form or _ENDINGS[ending]
 

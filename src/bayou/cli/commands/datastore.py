@@ -16,7 +16,7 @@ from bayou.cli.render import leases as render_leases
 from bayou.cli.render import maintenance as render_maintenance
 from bayou.core import kept
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, IndexDamaged, StoreError
+from bayou.core.errors import BayouError, Cancelled, IndexDamaged, StoreError
 from bayou.core.paths import PAYLOAD_ROOTS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bayou.state.connection import Connection
     from bayou.sync.report import Mode, Resolution, SyncReport
 
-_FAILED, _CONFLICTS = 1, 3
+_FAILED = 1
 
 _timeout = click.option("--timeout", type=parameters.timeout, metavar="S", help="Give up after S seconds (or 5m, 2h).")
 
@@ -92,9 +92,7 @@ def setup(
     common.output.emit(
         render_datastore.setup_json(report), render_datastore.setup_text(report, verbose=common.verbose > 0)
     )
-    if report.unfinished:
-        return DeadlinePassed.exit_code
-    return _CONFLICTS if report.conflicts else 0
+    return report.exit_code
 
 
 @datastore.command(writes=True)
@@ -239,7 +237,8 @@ def verify(
             repo, deep=deep, repair=repair, forget=forget, timeout=timeout, engine=engine, progress=progress
         )
     common.output.emit(
-        render_maintenance.verify_json(report), render_maintenance.verify_text(report, verbose=common.verbose > 0)
+        render_maintenance.verify_json(report),
+        render_maintenance.verify_text(report, verbose=common.verbose > 0, deep=deep or report.read),
     )
     return 0 if report.ok else IndexDamaged.exit_code
 

@@ -38,7 +38,9 @@ def completion(context: click.Context, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class  # noqa: PLC0415
 
-    kind = get_completion_class(shell)
+    from bayou.cli.completion import BashScript  # noqa: PLC0415
+
+    kind = BashScript if shell == "bash" else get_completion_class(shell)
     if kind is None:
         raise click.UsageError(f"no completion for {shell}")
     script = kind(context.find_root().command, {}, "bayou", "_BAYOU_COMPLETE").source()

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 import click
 
 from bayou.cli import options
-from bayou.cli.options import Common, Group, confirm, input_options, read_input_file, yes_option
+from bayou.cli.options import (
+    Common,
+    Group,
+    confirm,
+    input_options,
+    limit_rate_option,
+    read_input_file,
+    yes_option,
+)
 from bayou.cli.render import model as render_model
 from bayou.cli.session import Rendered, reading, with_remarks, write
 from bayou.core import kept
@@ -38,13 +46,14 @@ def model() -> None:
 @click.argument("kind", metavar="TYPE")
 @click.argument("name")
 @click.option("arguments", "--arg", type=options.assignment, multiple=True, metavar="K=V", help="An argument.")
-@click.option("--data-only", is_flag=True, help="TYPE is no misspelt type: the model has no methods, and owns data.")
+@click.option("--data-only", is_flag=True, help="Take TYPE as it is: the model has no methods, and only owns data.")
 @click.pass_obj
 def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str], ...], data_only: bool) -> None:
     """Define a model.
 
-    TYPE is one of `model types`, whose methods the model then has, and which checks the arguments. A model that only
-    owns data may have any other, as network or aws/ec2/vpc. The definition is models/TYPE/NAME.yaml; commit it.
+    If TYPE is one of `model types`, the model has its methods, and Bayou checks the arguments. A model that only owns
+    data may have any other TYPE, for example network or aws/ec2/vpc. The definition is models/TYPE/NAME.yaml; commit
+    it.
     """
     given = options.named_once("--arg", arguments)
     repo = common.open_repo()
@@ -52,8 +61,7 @@ def create(common: Common, kind: str, name: str, arguments: tuple[tuple[str, str
 
     found = _type(repo, kind, data_only=data_only)
     definition = create_model(repo, kind, name, _coerced(found, given), type_of=found)
-    methods = list(found.methods) if found is not None else []
-    common.output.emit(render_model.created_json(definition), render_model.created_text(definition, methods))
+    common.output.emit(render_model.created_json(definition), render_model.created_text(definition, found))
 
 
 @model.command("list")
@@ -143,6 +151,7 @@ def describe(common: Common, kind: str) -> None:
 @click.argument("name", metavar="MODEL")
 @click.argument("method")
 @input_options
+@limit_rate_option
 @click.pass_obj
 def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ...], file: Path | None) -> int:
     """Run a method of a model, and keep what it makes.

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayou.cli import options
-from bayou.cli.options import Command, Common, Group, confirm, input_options, read_input_file, yes_option
+from bayou.cli.options import (
+    Command,
+    Common,
+    Group,
+    confirm,
+    input_options,
+    limit_rate_option,
+    read_input_file,
+    yes_option,
+)
 from bayou.cli.output import Document, Line, warn
 from bayou.cli.render import workflow as render_workflow
 from bayou.cli.session import (
@@ -28,7 +37,7 @@ from bayou.cli.session import (
     write,
 )
 from bayou.core.clock import format_ms
-from bayou.core.errors import OUTAGES, NotPushed, RecordNotFound
+from bayou.core.errors import OUTAGES, NotPushed, RecordNotFound, UsageError, WorkflowNotFound
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -62,6 +71,17 @@ class StartCommand(Command):
         assert ctx.parent is not None
         formatter.write_usage(ctx.parent.command_path, " ".join(self.collect_usage_pieces(ctx)))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        typed = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:  # as for `workflow run log latest`
+            meant = _meant(ctx, next((word for word in typed if not word.startswith("-")), ""))
+            if meant is None or isinstance(error, click.BadParameter):
+                raise
+            message = error.format_message()
+            raise UsageError(f"{message[:1].lower()}{message[1:]}", hint=meant) from None
+
 
 class RunGroup(Group):
     """Reads `search`, `get` and `logs` as commands, and any other word as the name of a workflow."""
@@ -87,6 +107,14 @@ class RunGroup(Group):
             elif not any(word.partition("=")[0] in option.opts for option in self.common):
                 return None
         return None
+
+
+def _meant(context: click.Context, word: str) -> str | None:
+    """Return a hint for a word that is no workflow but similar to a command about runs; None if it is not."""
+    from bayou.cli.suggestions import suggest_below  # noqa: PLC0415
+
+    assert context.parent is not None
+    return suggest_below(context.parent, word)
 
 
 @click.group(cls=Group)
@@ -164,6 +192,7 @@ workflow.add_command(run)
 @click.argument("name")
 @input_options
 @click.option("tags", "--tag", type=options.assignment, multiple=True, metavar="K=V", help="A tag of the run.")
+@limit_rate_option
 @click.pass_obj
 def start(
     common: Common,
@@ -188,7 +217,13 @@ def start(
     repo = common.open_repo()
     from bayou.workflows.run import new_run  # noqa: PLC0415
 
-    return _execute(common, repo, new_run(repo, name, given, named, labels))
+    try:
+        workflow_run = new_run(repo, name, given, named, labels)
+    except WorkflowNotFound as error:
+        if not (error.hint or "").startswith("did you mean"):
+            error.hint = _meant(click.get_current_context(), name) or error.hint
+        raise
+    return _execute(common, repo, workflow_run)
 
 
 @run.command()
@@ -300,6 +335,7 @@ def graph(common: Common, text: str, form: str) -> None:
 @workflow.command(writes=True)
 @click.argument("text", metavar="RUN")
 @click.option("abandoned", "--abandoned", is_flag=True, help="It is marked as running, but its process is gone.")
+@limit_rate_option
 @click.pass_obj
 def resume(common: Common, text: str, abandoned: bool) -> int:
     """Go on with a run that failed or was cancelled: what succeeded is not repeated.
@@ -338,11 +374,9 @@ def evaluate(common: Common, name: str, texts: tuple[tuple[str, str], ...], file
     """
     given, named = read_input_file(file), options.named_once("--input", texts)
     repo = common.open_repo()
-    from bayou.workflows.check import check_workflow, evaluated_workflow, resolve_inputs  # noqa: PLC0415
-    from bayou.workflows.find import find_workflow  # noqa: PLC0415
+    from bayou.workflows.check import evaluated_workflow, find_checked, resolve_inputs  # noqa: PLC0415
 
-    found = find_workflow(repo, name)
-    check_workflow(repo, found)
+    found = find_checked(repo, name)
     document = evaluated_workflow(found, resolve_inputs(found, given, named))
 
     def save(session: Session) -> dict[str, Any]:

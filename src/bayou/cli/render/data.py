@@ -256,11 +256,15 @@ def rename_json(old: str, renamed: Metadata) -> Document:
 
 
 class DeletedVersions(Struct, frozen=True):
-    """What a delete did: how many versions, their bytes, and whether the store has them so that they can come back."""
+    """What a delete did: how many versions, their bytes, and whether the store has them so that they can come back.
+
+    `forever`: the datastore is a directory, which keeps nothing that was deleted.
+    """
 
     number: int
     bytes: int
     can_return: bool
+    forever: bool = False
 
 
 def delete_tally(rows: Sequence[VersionRow], model: str, name: str, version: int | None) -> str:
@@ -276,7 +280,8 @@ def delete_tally(rows: Sequence[VersionRow], model: str, name: str, version: int
 
 
 def delete_text(model: str, name: str, version: int | None, done: DeletedVersions) -> Iterator[Part]:
-    yield say(f"deleted {count(done.number, 'version')} of {name} ({size(done.bytes)})")
+    undone = "; this cannot be undone" if done.forever else ""
+    yield say(f"deleted {count(done.number, 'version')} of {name} ({size(done.bytes)}){undone}")
     if done.can_return:
         which = "" if version is None else f" --version {version}"
         undo = f"bayou data undelete {quote(model)} {quote(name)}{which}"

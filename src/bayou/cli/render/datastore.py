@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bayou.repo import Repo
     from bayou.sync.report import (
         Conflict,
+        Failure,
         KeptCopy,
         PackStatus,
         Refusal,
@@ -85,7 +86,7 @@ def setup_text(report: SetupReport, *, verbose: bool) -> Iterator[Part]:
 
 def setup_json(report: SetupReport) -> Document:
     unfinished = [report.unfinished] if report.unfinished else []
-    return {
+    document: dict[str, object] = {
         "url": report.url,
         "namespace": report.namespace,
         "pushed": report.pushed,
@@ -98,6 +99,8 @@ def setup_json(report: SetupReport) -> Document:
         "conflicts": _conflicts_json(report.conflicts),
         "warnings": [*report.warnings, *unfinished],
     }
+    added = {"missing": list(report.missing), "failed": _failed_json(report.failed)}
+    return document | {name: value for name, value in added.items() if value}
 
 
 def status_text(report: Status) -> Iterator[Part]:
@@ -167,6 +170,11 @@ def sync_text(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
         yield say(_summary(report))
     if not report.asked and not report.warnings:
         yield hint("share it through a bucket or a directory: `bayou datastore setup URL`")
+    yield from findings_text(report, verbose=verbose)
+
+
+def findings_text(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
+    """Show what a sync reports besides what it did: warnings, conflicts and failures."""
     yield from refused_text(report.refused, verbose)
     yield from map(warn, report.warnings)
     yield from _untracked_text(report.untracked, verbose)
@@ -178,7 +186,7 @@ def sync_text(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
         yield from limited(
             report.failed, verbose, lambda failure: fail(f"{failure.path}: {failure.message} ({failure.code})")
         )
-        yield hint("the rest is done; `bayou datastore sync` tries these again")
+        yield from _failed_hints(report.failed)
     if verbose:
         requests = report.requests
         yield say(
@@ -186,6 +194,18 @@ def sync_text(report: SyncReport, *, verbose: bool) -> Iterator[Part]:
             f"{requests.list} list, "
             f"{requests.delete} delete) in {report.seconds:.1f} s, the {report.engine} way"
         )
+
+
+def _failed_hints(failed: Sequence[Failure]) -> Iterator[Part]:
+    """Say what helps: a damaged object stays so, however often it is read."""
+    from bayou.sync.transfer.executor import BAD_CONTENT  # noqa: PLC0415  (only for a sync that failed)
+
+    damaged = [failure for failure in failed if failure.code == BAD_CONTENT]
+    if len(damaged) < len(failed):
+        these = "the others" if damaged else "these"
+        yield hint(f"the rest is done; `bayou datastore sync` tries {these} again")
+    if damaged:
+        yield hint("run `bayou datastore verify --deep --repair` in a tree that has the content: it brings it back")
 
 
 def sync_json(report: SyncReport) -> Document:
@@ -205,9 +225,7 @@ def sync_json(report: SyncReport) -> Document:
         "untracked": list(report.untracked),
         "missing": list(report.missing),
         "refused": refused_json(report.refused),
-        "failed": [
-            {"path": failure.path, "code": failure.code, "message": failure.message} for failure in report.failed
-        ],
+        "failed": _failed_json(report.failed),
         "warnings": list(report.warnings),
         "commit": report.commit and {"seq": report.commit.seq, "commit": report.commit.commit},
         "requests": {
@@ -299,6 +317,10 @@ def refused_text(refused: Sequence[Refusal], verbose: bool, total: int | None = 
 
 def refused_json(refused: Iterable[Refusal]) -> list[str]:
     return [refusal.path for refusal in refused]
+
+
+def _failed_json(failed: Iterable[Failure]) -> list[Document]:
+    return [{"path": failure.path, "code": failure.code, "message": failure.message} for failure in failed]
 
 
 def _packs_state(packs: PackStatus) -> Iterator[str]:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from bayou.sync.report import CollectReport, CompactReport, ExportReport, ReplicateReport, VerifyReport
 
 
-def verify_text(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
+def verify_text(report: VerifyReport, *, verbose: bool, deep: bool = False) -> Iterator[Part]:
+    """Render the report; `deep`: the content was read, and only a repair that reads it, too, finds the same damage."""
     verdict = "all is well" if report.ok else "there is damage"
     repaired = f", repaired {report.repaired:,}" if report.repaired else ""
     yield show(f"checked {count(report.checked, 'file')}{repaired}: {verdict}")
@@ -37,7 +38,8 @@ def verify_text(report: VerifyReport, *, verbose: bool) -> Iterator[Part]:
         totals("attested"),
     )
     if report.missing or report.changed:
-        yield hint("where a tree has the content, `bayou datastore verify --repair` brings it back")
+        flags = "--deep --repair" if deep else "--repair"
+        yield hint(f"where a tree has the content, `bayou datastore verify {flags}` brings it back")
         yield hint("to give up an entry: `bayou datastore verify --forget PATH`")
     if report.unindexed:
         yield from limited(
@@ -139,10 +141,10 @@ def compact_json(report: CompactReport) -> Document:
         "dry_run": report.dry_run,
         "packs_before": report.packs_before,
         "packs_after": report.packs_after,
-        "files": report.files,
+        "files_moved": report.files,
         "objects": report.objects,
-        "bytes": report.bytes,
-        "freed_by_gc": report.freed,
+        "bytes_moved": report.bytes,
+        "bytes_dead": report.freed,
         "skipped": report.skipped,
         "failures": report.failures,
     }

@@ -30,15 +30,30 @@ if TYPE_CHECKING:
     from bayou.data.outputs import Output
     from bayou.models import Definition, DeletedModel, ModelListing
     from bayou.models.types import ModelType, OutputSpec, Types
+    from bayou.models.types.schema import Method
 
 
-def created_text(definition: Definition, methods: Sequence[str]) -> Iterator[Part]:
+def created_text(definition: Definition, kind: ModelType | None) -> Iterator[Part]:
     yield say(f"{definition.name} is a model of type {definition.type} now: {definition.path}")
-    if methods:
-        yield hint(f"run it with `bayou model run {quote(definition.name)} {methods[0]}`")
+    if kind is not None and kind.methods:
+        yield from _first_run(definition, next(iter(kind.methods.values())))
     else:
         yield note(f"no type {definition.type} is defined here, so the model has no methods: it owns data")
         yield hint(f"give it data with `bayou data put {quote(definition.name)} NAME FILE`")
+
+
+def _first_run(definition: Definition, method: Method) -> Iterator[Part]:
+    """Say how to run a method of a new model, with the arguments that the method needs and the model does not have."""
+    run = f"bayou model run {quote(definition.name)} {method.name}"
+    missing = [name for name in method.arguments.get("required", []) if name not in definition.arguments]
+    if not missing:
+        yield hint(f"run it with `{run}`")
+        return
+    what = "argument" if len(missing) == 1 else "arguments"
+    yield note(f"the method {method.name} needs the {what} {' and '.join(missing)}, which the model does not have yet")
+    arguments = ", ".join(f"{name}: …" for name in missing)
+    inputs = " ".join(f"--input {name}=…" for name in missing)
+    yield hint(f"write `arguments: {{{arguments}}}` into {definition.path}, or run it with `{run} {inputs}`")
 
 
 def created_json(definition: Definition) -> Document:

@@ -165,6 +165,11 @@ class Catalog:
         where.add(IS_LATEST)
         return self._read(lambda db: next(select_versions(db, where), None))
 
+    def names(self, model_id: str, type: str, most: int) -> list[str]:  # noqa: A002
+        """Return the names of a model's items that have a version, but at most so many."""
+        statement = "SELECT DISTINCT name FROM version WHERE type = ? AND model_id = ? AND NOT deleted LIMIT ?"
+        return self._read(lambda db: [name for (name,) in db.execute(statement, (type, model_id, most))])
+
     def find(
         self,
         *,

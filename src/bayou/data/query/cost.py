@@ -61,7 +61,7 @@ _KEYWORDS = ("true", "false", "null", "in")
 _SCALARS = frozenset({int, float, bool, type(None), datetime})
 
 
-class Token(NamedTuple):
+class CelToken(NamedTuple):
     """One token of an expression, and where it begins."""
 
     kind: Kind
@@ -86,7 +86,7 @@ class Token(NamedTuple):
         return self.kind == "name" and self.text in names
 
 
-def key_order(words: Sequence[Token]) -> dict[str, int]:
+def key_order(words: Sequence[CelToken]) -> dict[str, int]:
     """Rank the keys of an expression's map literals in the order in which they occur."""
     ranks: dict[str, int] = {}
     for before, word, after in zip(words, words[1:], words[2:], strict=False):
@@ -102,9 +102,9 @@ def token_at(source: str, at: int) -> str | None:
 
 
 @functools.lru_cache(64)
-def tokens(source: str) -> Sequence[Token] | None:
+def tokens(source: str) -> Sequence[CelToken] | None:
     """Return the tokens of an expression; None if a part of it is not CEL. Cached: several callers share them."""
-    found: list[Token] = []
+    found: list[CelToken] = []
     at = 0
     while at < len(source):
         match = _TOKEN.match(source, at)
@@ -112,7 +112,7 @@ def tokens(source: str) -> Sequence[Token] | None:
             return None
         kind = match.lastgroup
         if kind != "gap":
-            found.append(Token(kind, match[0], at))  # type: ignore[arg-type]
+            found.append(CelToken(kind, match[0], at))  # type: ignore[arg-type]
         at = match.end()
     return tuple(found)
 
@@ -224,7 +224,7 @@ class _Macro:
         self.named = 0
 
 
-def _macro_at(words: Sequence[Token], at: int) -> _Macro | None:
+def _macro_at(words: Sequence[CelToken], at: int) -> _Macro | None:
     """Return the macro that a parenthesis opens; None if it opens something else."""
     if not (at and words[at - 1].named(*MACROS)):
         return None
@@ -239,7 +239,7 @@ def _elements(value: Any) -> list[Any]:
     return [*value] if isinstance(value, list | tuple) else [str(value)]
 
 
-def _plain_pattern(words: Sequence[Token]) -> bool:
+def _plain_pattern(words: Sequence[CelToken]) -> bool:
     """Return whether the argument of `matches` is cheap to compile: a short literal without counted repetitions."""
     if len(words) < 2 or not words[1].sign(")") or words[0].kind != "text":
         return False

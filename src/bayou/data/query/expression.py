@@ -22,7 +22,7 @@ from bayou.core.clock import format_utc, parse_utc
 from bayou.core.errors import QueryInvalid, RecordError
 from bayou.core.text import did_you_mean
 from bayou.data.catalog.rows import VersionRow
-from bayou.data.query.cost import FUNCTIONS, MACROS, Token, key_order, tokens
+from bayou.data.query.cost import FUNCTIONS, MACROS, CelToken, key_order, tokens
 from bayou.data.query.evaluator import BoundedProgram
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ class Expression:
         return self._program.execute({**values, **{name: content[name] for name in self.content}})
 
 
-def _rewritten(source: str, words: Sequence[Token]) -> str:
+def _rewritten(source: str, words: Sequence[CelToken]) -> str:
     """Rewrite an expression so that times compare with plain strings: as timestamps, or as text for text functions."""
-    changes: dict[int, tuple[Token, str]] = {}
+    changes: dict[int, tuple[CelToken, str]] = {}
     for at, word in enumerate(words):
         before, after = [*reversed(words[max(0, at - 3) : at])], words[at + 1 : at + 4]
         if word.named("timestamp") and len(after) > 2 and after[0].sign("(") and after[2].sign(")"):
@@ -151,7 +151,7 @@ def _rewritten(source: str, words: Sequence[Token]) -> str:
     return source
 
 
-def _compared(before: Sequence[Token], after: Sequence[Token]) -> Iterator[Token]:
+def _compared(before: Sequence[CelToken], after: Sequence[CelToken]) -> Iterator[CelToken]:
     """Yield the string literals that a word is directly compared with, on either side."""
     for near, ends in ((after, _AFTER_TERM), (before, _BEFORE_TERM)):
         compared = len(near) > 1 and near[0].sign(*COMPARISONS) and near[1].string is not None
@@ -159,7 +159,7 @@ def _compared(before: Sequence[Token], after: Sequence[Token]) -> Iterator[Token
             yield near[1]
 
 
-def _timestamp(token: Token) -> str:
+def _timestamp(token: CelToken) -> str:
     moment = parse_time(token.string or "")
     if moment is None:
         raise QueryInvalid(
@@ -169,14 +169,14 @@ def _timestamp(token: Token) -> str:
     return f'timestamp("{moment.isoformat()}")'
 
 
-def bound_names(words: Sequence[Token]) -> Iterator[str]:
+def bound_names(words: Sequence[CelToken]) -> Iterator[str]:
     """Yield the names that macros bind: `x` in `tags.exists(x, x == "a")`."""
     for dot, macro, open_, name, comma in zip(words, words[1:], words[2:], words[3:], words[4:], strict=False):
         if dot.sign(".") and macro.named(*MACROS) and open_.sign("(") and name.kind == "name" and comma.sign(","):
             yield name.text
 
 
-def _tags_used(words: Sequence[Token]) -> frozenset[str] | None:
+def _tags_used(words: Sequence[CelToken]) -> frozenset[str] | None:
     used: set[str] = set()
     for at, word in enumerate(words):
         if not word.named("tags") or (at and words[at - 1].sign(".")):
@@ -188,7 +188,7 @@ def _tags_used(words: Sequence[Token]) -> frozenset[str] | None:
     return frozenset(used)
 
 
-def tag_key(words: Sequence[Token]) -> str | None:
+def tag_key(words: Sequence[CelToken]) -> str | None:
     """Return the key of `tags.key` or `tags["key"]`; None if the words begin with something else."""
     if len(words) > 2 and words[1].sign(".") and words[2].kind == "name":
         return None if len(words) > 3 and words[3].sign("(") else words[2].text

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from bayou.data.catalog.catalog import IS_LATEST, Where
-from bayou.data.query.cost import Token
+from bayou.data.query.cost import CelToken
 from bayou.data.query.expression import COMPARISONS, FIELDS, Expression, Field, as_record, parse_time, tag_key
 
-Tokens = Sequence[Token]
+Tokens = Sequence[CelToken]
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _TAG = "EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)"

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from bayou.core.errors import ExpressionInvalid, QueryInvalid
 from bayou.core.text import did_you_mean
-from bayou.data.query.cost import Token, tokens
+from bayou.data.query.cost import CelToken, tokens
 from bayou.models.expressions.scan import NAMES, Code, Path, parse, texts
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _called(program: BoundedProgram) -> Iterator[str]:
     return (name for name in program.functions() if name.isidentifier() and not name.startswith("_"))
 
 
-def _key(words: Sequence[Token]) -> str | None:
+def _key(words: Sequence[CelToken]) -> str | None:
     """Return the key of `.key` or `["key"]`; None for anything else."""
     if len(words) > 1 and words[0].sign(".") and words[1].kind == "name":
         return None if len(words) > 2 and words[2].sign("(") else words[1].text

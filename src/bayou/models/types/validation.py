@@ -141,7 +141,7 @@ def _bounded(
 def _findings(schema: Any, value: object, secrets: list[str]) -> list[Any]:
     hidden = frozenset(secrets)
     return _schema_errors_as_findings(
-        lambda: [finding_of(error, hidden) for error in _validator(schema).iter_errors(value)]
+        lambda: [found for error in _validator(schema).iter_errors(value) for found in findings_of(error, hidden)]
     )
 
 
@@ -261,40 +261,51 @@ def _coerced(text: str, schema: Schema) -> object:
         return text
 
 
-def finding_of(error: Any, secrets: frozenset[str]) -> Finding:
-    """Return a validator's error as a finding; certain, unless an expression in the value could still correct it."""
+def findings_of(error: Any, secrets: frozenset[str]) -> list[Finding]:
+    """Return a validator's error as findings, one for each name; certain, unless an expression could still correct it.
+
+    The validator has one error for all unknown names, and one for each missing name, which does not say which.
+    """
     certain = error.validator in ("required", "additionalProperties") or not has_expression(error.instance)
-    found = _problem(error, secrets)
-    return found.path, found.message, found.hint, certain
+    return [(found.path, found.message, found.hint, certain) for found in _problems(error, secrets)]
 
 
-def _problem(error: Any, secrets: frozenset[str]) -> ArgumentProblem:
+def _problems(error: Any, secrets: frozenset[str]) -> list[ArgumentProblem]:
     path = tuple(error.absolute_path)
     match error.validator:
         case "additionalProperties" if error.validator_value is False:
             return _unknown(path, error)
         case "required":
-            missing = next(name for name in error.validator_value if name not in error.instance)
-            return ArgumentProblem(path, f"{_named((*path, missing))} is missing")
+            missing = [name for name in error.validator_value if name not in error.instance]
+            name = next((name for name in missing if error.message.startswith(f"{name!r} ")), missing[0])
+            return [ArgumentProblem(path, f"{_named((*path, name))} is missing")]
         case "type":
             kinds = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
             wanted = " or ".join(_KINDS.get(kind, str(kind)) for kind in kinds)
-            return ArgumentProblem(
-                path, f"{_named(path)} must be {wanted}, not {_shown(redact(error.instance, secrets))}"
-            )
+            return [
+                ArgumentProblem(path, f"{_named(path)} must be {wanted}, not {_shown(redact(error.instance, secrets))}")
+            ]
         case "enum":
             wanted = ", ".join(_shown(value) for value in error.validator_value)
-            return ArgumentProblem(
-                path, f"{_named(path)} must be one of {wanted}, not {_shown(redact(error.instance, secrets))}"
-            )
-    return ArgumentProblem(path, f"{_named(path)}: {' '.join(redact(error.message, secrets).split())[:_MAX_SHOWN]}")
+            return [
+                ArgumentProblem(
+                    path, f"{_named(path)} must be one of {wanted}, not {_shown(redact(error.instance, secrets))}"
+                )
+            ]
+    return [ArgumentProblem(path, f"{_named(path)}: {' '.join(redact(error.message, secrets).split())[:_MAX_SHOWN]}")]
 
 
-def _unknown(path: Path, error: Any) -> ArgumentProblem:
+def _unknown(path: Path, error: Any) -> list[ArgumentProblem]:
     known = list(error.schema.get("properties", {}))
-    name = next(name for name in error.instance if name not in known)
-    hint = did_you_mean(name, known, f"there are {', '.join(known)}" if known else "it takes none")
-    return ArgumentProblem((*path, name), f"unknown argument {_named((*path, name))}", hint)
+    patterns = list(error.schema.get("patternProperties", {}))
+    otherwise = f"there are {', '.join(known)}" if known else "it takes none"
+    return [
+        ArgumentProblem(
+            (*path, name), f"unknown argument {_named((*path, name))}", did_you_mean(name, known, otherwise)
+        )
+        for name in error.instance
+        if name not in known and not any(re.search(pattern, name) for pattern in patterns)
+    ]
 
 
 def _named(path: Path) -> str:
