@@ -98,6 +98,15 @@ def test_the_commands_of_a_how_to_run(page: Path, project: Path, tmp_path: Path)
     run(commands, project, tmp_path, {"file:///mnt": tmp_path.as_uri()})
 
 
+def test_the_page_about_backups_restores_one_item_by_undelete_first_and_then_from_the_replica() -> None:
+    commands = [command for command, _ in typed(DOCS / "how-to" / "backup.md")]
+    (undelete,) = (n for n, command in enumerate(commands) if command.startswith("bayou data undelete "))
+    (get,) = (n for n, command in enumerate(commands) if " -o usage.json --repo ../check" in command)
+
+    assert undelete < get
+    assert commands[get + 1].startswith("bayou data put web1 usage usage.json")
+
+
 def test_the_commands_of_the_page_about_data_run(tmp_path: Path) -> None:
     assert bayou.cli.run(["init", str(tmp_path / "repo")]) == 0
     (tmp_path / "repo" / "report.json").write_text('{"disk": 95}')

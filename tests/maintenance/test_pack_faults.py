@@ -221,7 +221,7 @@ def test_verify_names_the_bad_files_and_repair_mends_them_from_a_tree_that_has_t
 
 @stores
 @faults
-def test_setup_takes_what_is_good_and_names_the_rest(scene: tuple[Team, Clone, list[str]]) -> None:
+def test_setup_takes_what_is_good_names_the_rest_and_fails(scene: tuple[Team, Clone, list[str]], fault: Fault) -> None:
     team, a, bad = scene
     fresh = newcomer(team, "fresh", {"files/own": "own"})
 
@@ -230,4 +230,9 @@ def test_setup_takes_what_is_good_and_names_the_rest(scene: tuple[Team, Clone, l
     assert fresh.files.keys() == (a.files.keys() - set(bad)) | {"files/own"}
     told = [*report.warnings, *(one.path for one in report.refused)]
     assert any(path in text for path in bad for text in told) == bool(bad)
+    unreadable = {*report.missing, *(one.path for one in report.failed)}
+    assert sorted(unreadable | {one.path for one in report.refused}) == bad
+    assert report.exit_code == (1 if unreadable else 0)
+    if fault in (missing, truncated, of_other_bytes, with_one_bad_file):
+        assert report.exit_code == 1
     assert fresh.repo.config.datastore.url == team.url

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 import bayou.index.head as head_module
 from bayou.core.errors import HeadLost, NotFound, StoreEmptied
 from bayou.core.ids import ulid
+from bayou.maintenance.replicate import replicate
 from bayou.objectstore import Store, keys
 from bayou.packs.archive import LIST_NAME
 from bayou.packs.listing import read_list
@@ -21,7 +24,7 @@ from tests.maintenance.damages import find_node, lose, repair, small_nodes, veri
 from tests.maintenance.pack_damages import LARGE, bytes_of, overwrite, packs_of, paths, small_files, with_packs
 from tests.maintenance.setups import newcomer, set_up
 from tests.packs.moving import move, packed
-from tests.sync.conftest import Team
+from tests.sync.conftest import Clone, Team
 from tests.sync.indexes import entries_of
 
 __all__ = ["small_nodes"]
@@ -53,6 +56,16 @@ REMAINS: dict[str, Callable[[], keys.Key]] = {
 }
 
 
+def maintenance(clone: Clone) -> list[Callable[[], object]]:
+    """What reads the head before it deletes or moves anything in the store."""
+    return [
+        partial(api.collect, clone.repo, dry_run=True, grace_s=0),
+        partial(api.collect, clone.repo, dry_run=False, grace_s=0),
+        partial(api.compact, clone.repo, dry_run=True),
+        partial(api.compact, clone.repo, dry_run=False),
+    ]
+
+
 @pytest.mark.parametrize("what", REMAINS)
 def test_what_only_a_push_leaves_means_that_the_head_was_lost(team: Team, store: Store, what: str) -> None:
     store.put(keys.payload("files/plain", None), b"was there before")
@@ -61,15 +74,46 @@ def test_what_only_a_push_leaves_means_that_the_head_was_lost(team: Team, store:
     clone = team.clone("a")
     clone.write("files/mine", "1")
 
-    for attempt in (clone.pull, clone.push, clone.sync, lambda: verify(clone)):
-        with pytest.raises(HeadLost, match="no head"):
+    attempts: list[Callable[[], object]] = [clone.pull, clone.push, clone.sync, partial(verify, clone)]
+    for attempt in (*attempts, *maintenance(clone)):
+        with pytest.raises(HeadLost, match="no head") as raised:
             attempt()
+        assert "bayou datastore verify --repair" in (raised.value.hint or "")
     fresh = newcomer(team, "b", {"files/own": "1"})
     with pytest.raises(HeadLost):
         set_up(fresh, team)
 
     assert objects(team) == before, "nothing is created in its place"
     assert fresh.files == {"files/own": b"1"}
+
+
+@pytest.mark.parametrize("kind", ["team", "s3_team"])
+def test_p9_a_collection_and_a_compaction_name_a_lost_head_and_delete_nothing(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    team: Team = request.getfixturevalue(kind)
+    clone = with_packs(team, FILES)
+    team.store().delete([keys.HEAD])
+    before = objects(team)
+
+    for attempt in maintenance(clone):
+        with pytest.raises(HeadLost) as raised:
+            attempt()
+        assert raised.value.exit_code == 4
+
+    assert objects(team) == before
+    assert repair(clone).ok
+    for attempt in maintenance(clone):
+        attempt()
+
+
+@pytest.mark.parametrize("left", [(), ("files/plain",)], ids=["empty", "of another program"])
+def test_a_store_that_never_had_a_head_has_nothing_to_collect(team: Team, store: Store, left: tuple[str, ...]) -> None:
+    for path in left:
+        store.put(keys.payload(path, None), b"was there before")
+    for attempt in maintenance(team.clone("a")):
+        with pytest.raises(NotFound, match="has no index, so nothing can be"):
+            attempt()
 
 
 def test_nodes_alone_are_what_an_interrupted_discovery_leaves(team: Team, store: Store) -> None:
@@ -328,3 +372,31 @@ def test_a_rebuilt_index_is_one_that_work_goes_on_with(team: Team, store: Store)
     b = team.clone("b")
     b.pull()
     assert b.files == a.files
+
+
+@pytest.mark.parametrize("has_it", [True, False], ids=["this tree has the files", "no tree here has them"])
+def test_p8_a_rebuild_reads_the_files_of_a_pack_whose_list_is_damaged(
+    team: Team, store: Store, tmp_path: Path, has_it: bool
+) -> None:
+    """Seen: "all is well", beside a warning of such a pack, over files that no reader could get."""
+    a = with_packs(team, FILES)
+    (pack, entries), *_ = packs_of(store).items()
+    store.put(keys.pack(pack), b"x" * len(bytes_of(store, keys.pack(pack))))
+    lose_index(store)
+    here = a if has_it else team.clone("c")
+
+    report = repair(here)
+
+    assert any("list is damaged" in warning for warning in report.warnings)
+    if has_it:
+        assert report.ok
+        assert verify(here, deep=True).ok
+        assert replicate(here.repo, (tmp_path / "replica").as_uri()).failed == []
+    else:
+        assert report.changed == paths(entries)
+        assert not report.ok
+        assert report.read, "so that the hint names --deep --repair"
+        assert verify(a, deep=True, repair=True).ok
+    reader = team.clone("reader")
+    assert reader.pull().failed == []
+    assert reader.files == a.files

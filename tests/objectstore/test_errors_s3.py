@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import socket
 import sys
 from pathlib import Path
@@ -21,7 +23,7 @@ from bayou.core.errors import (
     Unavailable,
     WrongRegion,
 )
-from bayou.objectstore import Store, keys, open_store
+from bayou.objectstore import Store, keys, multipart, open_store
 from bayou.objectstore.retry import RetryPolicy
 from bayou_testing.contract import listed, payload
 from bayou_testing.faults import Fail, Garbage, Reset, Rule, Silent, Truncate
@@ -72,6 +74,25 @@ def test_f095_a_refusal_names_status_operation_and_reason(
     assert verb.upper() in message or verb == "delete"
     assert said in message
     assert proxy.log.count() == 1, "a refusal is not retried"
+
+
+@pytest.mark.parametrize("what", ["object", "part"])
+def test_a_connection_that_breaks_is_named_with_its_address(proxied: Store, proxy: HttpProxy, what: str) -> None:
+    proxy.faults.add(Rule(Reset()))
+    data = bytes(multipart.THRESHOLD + 1)
+    call = {
+        "object": lambda: proxied.get(keys.HEAD),
+        "part": lambda: proxied.upload(
+            payload("files/large"), io.BytesIO(data), len(data), hashlib.sha256(data).digest()
+        ),
+    }[what]
+
+    with pytest.raises(Unavailable) as caught:
+        call()
+
+    message = one_clear_line(caught.value)
+    assert "the connection broke during" in message
+    assert f" at {proxy.url}" in message
 
 
 def test_f095_no_secret_reaches_the_text(proxied: Store, proxy: HttpProxy, s3_env: S3Endpoint) -> None:

@@ -20,7 +20,7 @@ from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.packs import entries as packs_entries
 from bayou.packs import read as packs_read
-from bayou.packs.entries import EntryReader, Unreadable, read_entry
+from bayou.packs.entries import EntryReader, UnreadableContent, read_entry
 from bayou_testing.faulty import Fault, FaultyTransport, lost_answer
 from tests.packs.moving import commit_rows, drop_packs, in_packs, move, put_index
 
@@ -42,18 +42,18 @@ def files(count: int, size: int = 1000) -> dict[str, bytes]:
     return {f"data/t/m/n{at:05}/1/raw": draw.randbytes(size) for at in range(count)}
 
 
-def read_all(store: Store, entries: dict[str, Entry], *, window: int = 64) -> dict[str, bytes | Unreadable]:
+def read_all(store: Store, entries: dict[str, Entry], *, window: int = 64) -> dict[str, bytes | UnreadableContent]:
     reader = EntryReader(store)
     reader.expect(entries.values())
     paths = list(entries)
-    found: dict[str, bytes | Unreadable] = {}
+    found: dict[str, bytes | UnreadableContent] = {}
     for at in range(0, len(paths), window):
         found |= reader.read(paths[at : at + window])
     return found
 
 
-def reason(found: bytes | Unreadable) -> str:
-    assert isinstance(found, Unreadable)
+def reason(found: bytes | UnreadableContent) -> str:
+    assert isinstance(found, UnreadableContent)
     return found.message
 
 
@@ -120,7 +120,7 @@ def test_v25_one_file_with_other_bytes_is_one_result_and_its_neighbours_are_read
 
     found = read_all(store, entries)
 
-    assert found.pop(bad) == Unreadable(f"the object of {bad} does not have the bytes that were pushed")
+    assert found.pop(bad) == UnreadableContent(f"the object of {bad} does not have the bytes that were pushed")
     assert found == {path: data for path, data in contents.items() if path != bad}
     assert (store.requests - before).get == 1
 

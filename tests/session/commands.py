@@ -103,6 +103,7 @@ class Commands:
 
     root: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    puts: int = 0
 
     def start(self, clone: Clone, *arguments: str, main: str = MAIN, **environ: str) -> Running:
         process = subprocess.Popen(
@@ -136,8 +137,13 @@ class Commands:
     def run(self, clone: Clone, *arguments: str, main: str = MAIN, **environ: str) -> Ran:
         return self.start(clone, *arguments, main=main, **environ).finish()
 
-    def put(self, clone: Clone, model: str, content: str = "x", name: str = "log") -> Sequence[str]:
-        """Return the arguments that put this content."""
+    def put(self, clone: Clone, model: str, content: str | None = None, name: str = "log") -> Sequence[str]:
+        """Return the arguments that put this content; without it, of content that no put had before.
+
+        A put of the content that the last version has makes no version, and pushes nothing.
+        """
+        self.puts += 1
+        content = f"put {self.puts}" if content is None else content
         file = self.root / f"content-{content}"
         file.write_text(content)
         return "data", "put", model, name, str(file), "--json"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,8 @@ def descriptors(name: str) -> int:
 
 def test_the_package_has_five_names_and_shows_them() -> None:
     assert {"open", "init", "Repo", "errors", "__version__"} == set(bayou.__all__) <= set(dir(bayou))
-    assert bayou.core.errors.LeaseTimeout is LeaseTimeout
+    assert bayou.errors.LeaseTimeout is LeaseTimeout
+    assert import_module("bayou.errors").LeaseTimeout is LeaseTimeout, "`import bayou.errors` works too"
     assert bayou.__version__[0].isdigit()
     shown = pydoc.plain(pydoc.render_doc(bayou))
     assert all(word in shown for word in ("class Repo", "open(path", "init(path", "repo.session", "query(self"))

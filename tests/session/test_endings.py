@@ -159,6 +159,7 @@ def test_f092_contention_is_a_line_on_a_terminal_and_a_code_for_scripts(s3_team:
     assert f"waiting: {model_key(model.type, model.id)} is held by" in " ".join(said.split())
     assert seen.code == 5
     assert (told.code, told.error["code"], told.document["pushed"]) == (5, "not_pushed", False)
+    assert "unchanged" not in told.document, "there was a version to push"
 
 
 def test_eight_writers_of_eight_models_do_not_wait_for_each_other(

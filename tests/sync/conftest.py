@@ -21,6 +21,7 @@ from bayou.packs.archive import LIST_NAME
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.sync.report import SyncOptions, SyncReport
 from bayou.sync.service import Datastore
+from bayou_testing.azurite import ACCOUNT, AzuriteServer
 from bayou_testing.faulty import Fault, FaultyTransport, Seen
 from bayou_testing.gcs import GcsServer
 from bayou_testing.proxy import HttpProxy
@@ -189,6 +190,20 @@ def proxy(s3_env: S3Endpoint) -> Any:
 def s3_team(tmp_path: Path, proxy: HttpProxy) -> Team:
     """A team on real S3, through a proxy that counts."""
     return Team(tmp_path, f"s3://sync-tests/{ulid()}", {"endpoint": proxy.url})
+
+
+@pytest.fixture
+def azure_proxy(azurite: AzuriteServer, quick_probe: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A proxy in front of Azurite."""
+    for name, value in azurite.env().items():
+        monkeypatch.setenv(name, value)
+    with HttpProxy(azurite.host, azurite.port) as between:
+        yield between
+
+
+@pytest.fixture
+def azure_team(tmp_path: Path, azure_proxy: HttpProxy) -> Team:
+    return Team(tmp_path, f"az://bayou/{ulid()}", {"endpoint": f"{azure_proxy.url}/{ACCOUNT}"})
 
 
 @pytest.fixture

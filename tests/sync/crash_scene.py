@@ -63,6 +63,8 @@ class Scene:
     """The scene as it is set at the beginning; `play` plays on a copy of it."""
 
     root: Path
+    pack_below: int
+    """Whether small files travel in packs: 0, and each is an object of its own."""
     objects: dict[str, Blob] = field(default_factory=dict)
     plays: int = 0
 
@@ -72,7 +74,7 @@ class Scene:
         for name in ("kept", "changed", "deleted"):
             bucket.put("nobody", f"files/found/{name}", f"found {name}".encode(), None)
         with calm():
-            a, b = (Client.at(name, self.root / "set" / name, _store(bucket, name)) for name in "AB")
+            a, b = (Client.at(name, self.root / "set" / name, _store(bucket, name), self.pack_below) for name in "AB")
             a.write({f"files/{number}": b"first %d" % number for number in range(8)} | {"audit/both": b"first"})
             a.write({f"{UNIT}/1/raw": b"v1", f"{UNIT}/1/metadata.yaml": b"v1 meta"})
             a.sync("sync", walk=True)
@@ -96,7 +98,7 @@ class Scene:
         oracle.begin_with(self.objects)
         bucket.watcher = oracle
         with calm():
-            yield Play(stage, bucket, oracle)
+            yield Play(stage, bucket, oracle, self.pack_below)
         shutil.rmtree(stage)
 
 
@@ -107,6 +109,7 @@ class Play:
     stage: Path
     bucket: Bucket
     oracle: Oracle
+    pack_below: int
 
     def command(self, mode: Mode, faults: list[Fault] | None = None, *, attempts: int = 4) -> list[str]:
         """Run one command in a process of its own, so to say; return the requests that it sent."""
@@ -128,7 +131,7 @@ class Play:
         """Look at everything, and let a newcomer hydrate."""
         self.oracle.check_all()
         store = _store(self.bucket, "C")
-        a, fresh = self._client("A", store), Client.at("C", self.stage / "C", store)
+        a, fresh = self._client("A", store), Client.at("C", self.stage / "C", store, self.pack_below)
         seen = read_head(store)
         assert seen is not None
         tree = IndexTree(StoreNodes(store), seen.head.root)
@@ -140,7 +143,7 @@ class Play:
         return Outcome(entries, a.files, kept, a.journaled(), api.status(a.repo).in_sync, fresh.files)
 
     def _client(self, name: str, store: Store) -> Client:
-        return Client.reopened(name, self.stage / name, store)
+        return Client.reopened(name, self.stage / name, store, self.pack_below)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""Crash at every request, and between every two local steps: a plain retry ends where an undisturbed run does (V19)."""
+"""Crash at every request, and between every two local steps: a plain retry ends where an undisturbed run does (V19).
+
+Everything is tried twice: with each file as an object of its own, and with small files in packs.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from tests.sync.simulation.places import quick_directory
 MODES = ["push", "pull", "sync"]
 # A sync sends what a push and a pull send: what is only repeated need not be tried on all three each time.
 REPEATED = [pytest.param("push", marks=pytest.mark.soak), pytest.param("pull", marks=pytest.mark.soak), "sync"]
+GET_AND_PUT = {"get", "put"}
 FAILED = ["push", "pull", pytest.param("sync", marks=pytest.mark.soak)]
 
 
-@pytest.fixture(scope="module")
-def scene() -> Iterator[Scene]:
+@pytest.fixture(scope="module", params=[0, 256 << 10], ids=["objects", "packs"])
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with quick_directory() as directory:
-        made = Scene(directory)
+        made = Scene(directory, request.param)
         made.set_up()
         yield made
 
@@ -48,6 +52,10 @@ def test_the_scene_has_everything_to_do(scene: Scene) -> None:
         assert head.root is not None
         assert head.root.level >= 1
         assert head.trash is not None
+    _, requests = undisturbed(scene, "sync")
+    packs = {request.split()[0] for request in requests if "/packs/" in request}
+    objects = {request.split()[0] for request in requests if "~" in request}
+    assert (packs, objects) == ((GET_AND_PUT, set()) if scene.pack_below else (set(), GET_AND_PUT))
 
 
 @pytest.mark.parametrize("mode", MODES)

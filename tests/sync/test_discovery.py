@@ -16,7 +16,7 @@ from bayou.index.log import Tally
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
-from bayou.sync.plan.discovery_job import TooMany
+from bayou.sync.plan.discovery_job import TooManyObjects
 from tests.index.memory import MemoryStore
 from tests.sync.reference_discovery import find
 
@@ -78,7 +78,7 @@ def test_a_listing_that_passes_its_limit_is_given_up_at_once():
 
     assert len(find(store, most=9).entries) == 9
     store.requests.clear()
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyObjects):
         find(store, most=3)
     assert store.sent("list") == ["0", "1"]
     assert store.sent("list_directory") == []

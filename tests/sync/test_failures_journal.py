@@ -293,7 +293,7 @@ def test_v7_what_was_written_where_nobody_can_look_now_is_pushed_later(
     team: Team, monkeypatch, known: bool, large: bool
 ) -> None:
     if large:
-        monkeypatch.setattr("bayou.sync.run.LARGE_COLD", 0)
+        monkeypatch.setattr("bayou.sync.run.MOST_HELD", 0)
     here, there = team.clone("here"), team.clone("there")
     here.write_all({"files/other": b"1", **({"files/shut/new": b"1"} if known else {})})
     here.push(engine="point")

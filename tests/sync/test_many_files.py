@@ -215,6 +215,28 @@ def test_an_object_that_answers_5xx_throughout_fails_alone(
     assert fresh.files == a.files
 
 
+def test_v17_changes_that_wait_for_a_failed_file_of_their_version_are_named(
+    s3_team: Team, a: Clone, proxy: HttpProxy
+) -> None:
+    """A version moves whole. The 100,000 interleavings found a delete that waited, of which the report said nothing."""
+    raw, metadata, part = (f"data/t/m/n/1/{name}" for name in ("raw", "metadata.yaml", "part"))
+    a.write_all(SMALL | {raw: b"1", metadata: b"1", part: b"1"})
+    a.push()
+    a.write_all({raw: b"2", metadata: b"2", "files/new": b"2"})
+    a.delete(part)
+    proxy.faults.add(Rule(Fail(503), path=r"/~.*/raw$"))
+
+    pushed = a.push()
+
+    assert (pushed.exit_code, pushed.pushed.files) == (1, 1), "the other file is committed"
+    assert [one.path for one in pushed.failed] == [raw]
+    assert pushed.warnings == [f"data/t/m/n/1: 2 other changes of this version not pushed either, because of {raw}"]
+    proxy.faults.clear()
+    again = a.push()
+    assert (again.exit_code, again.pushed.files, again.pushed.deleted) == (0, 2, 1)
+    assert pull_fresh(s3_team)[1] == a.files
+
+
 @pytest.mark.parametrize("nth", [1, 100])
 @pytest.mark.parametrize("scope", [OBJECTS, None])
 def test_v12_a_store_that_is_down_ends_a_push_soon_and_with_one_error(

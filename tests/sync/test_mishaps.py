@@ -6,8 +6,9 @@ import pytest
 
 from bayou.core.errors import ConflictRefused
 from bayou.objectstore import keys
+from bayou_testing.faulty import Crash, Fault, crash
 from tests import api
-from tests.sync.conftest import Team
+from tests.sync.conftest import OBJECTS, Team, Wire
 
 
 def found(team: Team, path: str, content: bytes) -> None:
@@ -81,3 +82,42 @@ def test_an_object_that_was_put_anew_leaves_the_trash_and_is_never_deleted(team:
     assert "files/x" in team.payload_keys()
     verified = api.verify(a.repo, deep=False, repair=False)
     assert (verified.trash, verified.unindexed) == (0, ["files/x"])
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["known before", "new"])
+def test_t11_a_file_whose_adoption_was_interrupted_is_untracked_until_a_commit_has_it(
+    team: Team, wire: Wire, listed: bool
+) -> None:
+    """Seen: `status` said "in sync", with no word of the file, until the next sync."""
+    a = team.clone("a")
+    a.write("files/first", "1")
+    a.push()
+    a.lay("files/adopted", b"2" * 300_000)
+    a.write("files/journaled", b"3" * 300_000)
+    if listed:
+        a.pull()
+    wire.cut(Fault("put", f"{OBJECTS}adopted", error=crash))
+
+    with pytest.raises(Crash):
+        a.push(adopt=True)
+
+    assert a.status().untracked == 1
+    wire.cut()
+    assert a.push(adopt=True).pushed.files == 2
+    assert a.status().untracked == 0
+
+
+def test_t11_a_file_that_a_program_has_marked_stays_its_own_when_an_adoption_is_interrupted(
+    team: Team, wire: Wire
+) -> None:
+    a = team.clone("a")
+    a.write("files/first", "1")
+    a.push()
+    a.lay("files/marked/x", b"2" * 300_000)
+    a.mark_dirty("files/marked")
+    wire.cut(Fault("put", f"{OBJECTS}x", error=crash))
+    with pytest.raises(Crash):
+        a.push(adopt=True)
+    wire.cut()
+
+    assert a.push().pushed.files == 1, "without --adopt"

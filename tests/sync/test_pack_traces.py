@@ -7,11 +7,12 @@ tests/maintenance. K is a pack's key, `[a, b]` are its files.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 import bayou.sync.transfer.push as push_module
 from bayou.index.entry import Entry
@@ -19,7 +20,6 @@ from bayou.index.head import read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys
-from bayou.sync.transfer.executor import Upload
 from bayou_testing.faulty import Crash, Fault, FaultyTransport, crash, lost_answer
 from tests import api
 from tests.sync.conftest import Clone, Team, Wire
@@ -182,35 +182,91 @@ def test_k9_the_same_bytes_of_another_push_are_recorded_and_not_downloaded(team:
     )
 
 
+@dataclass
+class RewrittenFile:
+    """A file that is rewritten in place, in the same size, in the middle of reads: half old bytes, half new ones."""
+
+    file: Path
+    torn: Callable[[int], bool]
+    """Whether the read of this number, counted from 1, is torn."""
+    reads: int = 0
+    tears: int = 0
+
+    @property
+    def content(self) -> bytes:
+        return self.file.read_bytes()
+
+    def tearing(self, real: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+        """Return an `os.read` that tears reads of this file."""
+        inode = self.file.stat().st_ino
+
+        def read(descriptor: int, size: int) -> bytes:
+            if os.fstat(descriptor).st_ino != inode:
+                return real(descriptor, size)
+            self.reads += 1
+            if not self.torn(self.reads):
+                return real(descriptor, size)
+            half = real(descriptor, size // 2)
+            self.tears += 1
+            with self.file.open("r+b") as opened:
+                opened.write(bytes([self.tears]) * size)
+            os.utime(self.file, ns=(self.tears, self.tears))  # two writes of one tick of the clock differ, too
+            return half + real(descriptor, size - size // 2)
+
+        return read
+
+
+def journaled(clone: Clone) -> set[str]:
+    with sqlite3.connect(clone.repo.state / "sync.db") as db:
+        found = {path for (path,) in db.execute("SELECT path FROM journal")}
+    db.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "by_hand", "torn"),
+    [
+        pytest.param(2_000, False, lambda read: True, id="scan"),
+        pytest.param(100_000, False, lambda read: read % 2 == 0, id="pack"),
+        pytest.param(2_000, True, lambda read: True, id="unread"),
+    ],
+)
 def test_k18_a_file_that_is_rewritten_while_it_is_packed_is_left_out_and_stays_journaled(
-    team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch
+    team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch, size: int, by_hand: bool, torn: Callable[[int], bool]
 ) -> None:
-    a.write_all({A: b"1" * 2000, B: b"b"})
-    file = a.repo.tree_root / A
-    rewritten: list[bool] = []
-    real = push_module._UploadPlan.packed
+    """The file is rewritten within each such read, as often as the push tries again.
 
-    def tearing(self: push_module._UploadPlan, items: Sequence[Any]) -> Iterator[Upload]:
-        for upload in real(self, items):
-            if upload.path == A and not rewritten:
-                rewritten.append(True)
-                file.write_bytes(b"2" * 2000)  # in place, of the same size, after the plan has hashed it
-                upload = replace(upload, data=None)
-            yield upload
+    The scan reads a small file and keeps its bytes; it hashes a larger one, which is read again for its pack; a file
+    whose stat is enough for the scan is read for its pack only.
+    """
+    if by_hand:
+        a.lay(A, b"1" * size)
+        os.utime(a.repo.tree_root / A, ns=(1, 1))
+        a.mark_dirty(A)
+    else:
+        a.write(A, b"1" * size)
+    a.write(B, "b")
+    rewritten = RewrittenFile(a.repo.tree_root / A, torn)
+    monkeypatch.setattr(os, "read", rewritten.tearing(os.read))
+    report = a.push()
+    monkeypatch.undo()
 
-    monkeypatch.setattr(push_module._UploadPlan, "packed", tearing)
-    a.push()
-    assert rewritten
+    assert rewritten.tears >= 5
+    assert "changing" in " ".join([*report.warnings, *(one.message for one in report.failed)])
     found = entries(team)
-    assert found[B].sha256 is not None
+    assert found[B].pack is not None
+    assert A not in found
+    assert journaled(a) == {A}
     other = team.clone("b")
     other.sync()
-    check(other)
-    assert other.files.get(A, b"2" * 2000) == b"2" * 2000, "never torn, never the old bytes with the new hash"
+    assert other.files == {B: b"b", "files/first": b"first"}
+
     a.sync()
     other.sync()
-    assert other.files[A] == b"2" * 2000
-    assert a.status().journal_paths == 0
+    assert entries(team)[A].pack is not None
+    assert other.files[A] == rewritten.content == bytes([rewritten.tears]) * size
+    assert journaled(a) == set()
+    check(other)
 
 
 def test_k18_of_a_file_that_grows_while_it_is_packed_the_bytes_at_the_start_are_pushed(

@@ -15,6 +15,7 @@ class Stages:
     def __init__(self) -> None:
         self.seen: list[tuple[str, int | None, int | None]] = []
         self.done: list[tuple[int, int]] = []
+        self.skipped = 0
         self.ended = 0
 
     def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
@@ -23,6 +24,9 @@ class Stages:
 
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
         self.done[-1] = (self.done[-1][0] + files, self.done[-1][1] + bytes)
+
+    def skip(self, bytes: int) -> None:  # noqa: A002
+        self.skipped += bytes
 
     def share(self, done: float) -> None:
         assert self.seen[-1][1:] == (None, None), "what is counted has no share"

@@ -109,7 +109,7 @@ def tree_of(clone: Clone, files: int) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("entries", [1_000, 100_000])
-def test_ten_thousand_new_files_are_pushed_and_cloned_with_forty_requests_each(
+def test_ten_thousand_new_files_are_pushed_and_pulled_with_forty_requests_each(
     s3_team: Team, proxy: HttpProxy, entries: int
 ) -> None:
     synthetic(s3_team, entries)
@@ -132,6 +132,25 @@ def test_ten_thousand_new_files_are_pushed_and_cloned_with_forty_requests_each(
     assert not proxy.log.writes(), "V15"
     wanted = {path: data for path, data in a.files.items() if path.startswith("data/bench/")}
     assert {path: data for path, data in b.files.items() if path.startswith("data/bench/")} == wanted
+
+
+@pytest.mark.timeout(600)
+def test_a_new_clone_gets_ten_thousand_files_with_forty_requests(s3_team: Team, proxy: HttpProxy) -> None:
+    """The clone knows nothing yet: it reads the head, every node and every file."""
+    a = s3_team.clone("a")
+    tree_of(a, 10_000)
+    assert a.push(adopt=True).pushed.files == 10_000
+    fresh = s3_team.clone("fresh")
+    assert fresh.files == {}
+    proxy.log.clear()
+
+    report = fresh.pull()
+
+    assert (report.pulled.files, report.exit_code) == (10_000, 0)
+    assert proxy.log.rows(method="GET", path=r"/nodes/"), "no node was in a cache"
+    assert len(proxy.log.rows(method="GET")) <= 40
+    assert {row.method for row in proxy.log.rows()} <= {"GET", "HEAD"}, "V15"
+    assert fresh.files == a.files
 
 
 @pytest.mark.parametrize("entries", [1_000, 100_000])

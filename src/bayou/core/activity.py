@@ -38,6 +38,9 @@ class Watcher(Progress, Protocol):
     def arrive(self, request: object, more: int) -> None:
         """Show bytes of a request before the stage counts them, which it does once the request is done."""
 
+    def hand_over(self, request: object, more: int) -> None:
+        """Note bytes of a request that the system has taken and may still hold; they are shown as they leave."""
+
     def end_request(self, request: object, *, failed: bool) -> None:
         """Note that a request has ended; the bytes that arrived of one that failed are taken back."""
 
@@ -105,10 +108,17 @@ def counted(size: int, send: Callable[[], R]) -> Callable[[], R]:
 
 
 def arrived(more: int) -> None:
-    """Count bytes of the request that this thread is inside of (`counted`), as they leave or come."""
+    """Count bytes of the request that this thread is inside of (`counted`), as they come."""
     if _here.request is not None:
         watcher, request = _here.request
         watcher.arrive(request, more)
+
+
+def handed_over(more: int) -> None:
+    """Count bytes of the request that this thread is inside of, as the system takes them to send them."""
+    if _here.request is not None:
+        watcher, request = _here.request
+        watcher.hand_over(request, more)
 
 
 def seen(files: int) -> None:

@@ -37,6 +37,10 @@ class Kept(Struct):
     """Committed: other clients see them."""
     arrived: Count = field(default_factory=Count)
     """Acknowledged by the store and recorded here, but not committed: a later push does not send them again."""
+    part_sent: dict[str, int] = field(default_factory=dict)
+    """Bytes of files on their way, by path, that the store has acknowledged: a later push sends only the others."""
+    part_fetched: dict[str, int] = field(default_factory=dict)
+    """Bytes of files on their way, by path, that are staged here: a later pull fetches only the others."""
 
 
 _kept = Kept()
@@ -75,8 +79,36 @@ def pushed(files: int, size: int) -> None:
         _kept.arrived = Count(max(0, _kept.arrived.files - files), max(0, _kept.arrived.bytes - size))
 
 
+def part_sent(path: str, size: int) -> None:
+    """Count bytes of a file that is not all in the store, if a later command goes on after them."""
+    with _lock:
+        _kept.part_sent[path] = _kept.part_sent.get(path, 0) + size
+
+
+def part_fetched(path: str, size: int) -> None:
+    """Count bytes of a file that is not all here, if a later command goes on after them."""
+    with _lock:
+        _kept.part_fetched[path] = _kept.part_fetched.get(path, 0) + size
+
+
+def part_ended(path: str) -> None:
+    """Forget the parts of a file: it counts as a whole from now on, or its parts are of no use any more."""
+    with _lock:
+        _kept.part_sent.pop(path, None)
+        _kept.part_fetched.pop(path, None)
+
+
 def current() -> Kept:
     """Return a copy of the record as it is now."""
     with _lock:
-        counts = (Count(one.files, one.bytes) for one in (_kept.pulled, _kept.pushed, _kept.arrived))
-        return Kept(_kept.what, _kept.nothing, _kept.go_on, *counts)
+        pulled, pushed, arrived = (Count(one.files, one.bytes) for one in (_kept.pulled, _kept.pushed, _kept.arrived))
+        return Kept(
+            _kept.what,
+            _kept.nothing,
+            _kept.go_on,
+            pulled,
+            pushed,
+            arrived,
+            dict(_kept.part_sent),
+            dict(_kept.part_fetched),
+        )

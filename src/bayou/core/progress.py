@@ -17,6 +17,9 @@ class Progress(Protocol):
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
         """Add the files and bytes that were done since the last call; bytes of a part that failed are taken back."""
 
+    def skip(self, bytes: int) -> None:  # noqa: A002
+        """Add bytes that need not be moved, such as those that an earlier command has moved: no speed counts them."""
+
     def share(self, done: float) -> None:
         """Set the share of the current stage that is done, from 0 to 1, if its files and bytes are unknown."""
 
@@ -70,6 +73,9 @@ class NoProgress:
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
         return
 
+    def skip(self, bytes: int) -> None:  # noqa: A002
+        return
+
     def share(self, done: float) -> None:
         return
 
@@ -91,6 +97,10 @@ class SerialProgress:
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
         with self._lock:
             self._progress.advance(files, bytes)
+
+    def skip(self, bytes: int) -> None:  # noqa: A002
+        with self._lock:
+            self._progress.skip(bytes)
 
     def share(self, done: float) -> None:
         with self._lock:
@@ -117,6 +127,9 @@ class CombinedProgress:
 
     def advance(self, files: int = 0, bytes: int = 0) -> None:  # noqa: A002
         self._whole.advance(files, bytes)
+
+    def skip(self, bytes: int) -> None:  # noqa: A002
+        self._whole.skip(bytes)
 
     def share(self, done: float) -> None:
         return

@@ -40,7 +40,7 @@ class Damage(Struct, frozen=True):
         return EVERYTHING if self.first is None or self.last is None else KeyRange(self.first, f"{self.last}\0")
 
 
-class Survey(Struct):
+class IndexSurvey(Struct):
     """The entries that can be read, in order of their paths, and the damage that hides the others."""
 
     rows: list[Entry] = field(default_factory=list)
@@ -69,14 +69,14 @@ def survey(
     root: Root | Pointer | None,
     within: Sequence[KeyRange] = (EVERYTHING,),
     skip: set[Digest] | None = None,
-) -> Survey:
+) -> IndexSurvey:
     """Read the entries of some ranges of a tree, as far as possible. Failures of the store itself are raised (V4).
 
     `skip` holds the digests of nodes that were visited before, in any version of the index: they are left out, and the
     nodes that are visited now are added.
     """
     seen = outline(source, root, within, skip)
-    found = Survey(damage=seen.damage)
+    found = IndexSurvey(damage=seen.damage)
     for ref, node in zip(seen.leaves, source.map(partial(try_load, source, 0), seen.leaves), strict=True):
         if isinstance(node, NodeMissing | NodeDamaged):
             found.damage.append(damage_of(ref, 0, node))

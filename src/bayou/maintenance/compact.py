@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import compress
 from typing import Literal
 
@@ -28,7 +29,7 @@ from bayou.core.ids import ulid
 from bayou.core.iterators import batched
 from bayou.core.progress import Progress
 from bayou.engine.job import Executor, Needs
-from bayou.engine.select import Engines
+from bayou.engine.select import SCAN, TRANSFER, Engines
 from bayou.index.entry import Entry
 from bayou.index.head import Gc, Head, HeadSeen, advance, swap_head
 from bayou.index.log import Tally
@@ -36,8 +37,8 @@ from bayou.index.merge import merge
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, diff, find_many
 from bayou.maintenance.compact_move import Moved, MoveJob, Unmoved
-from bayou.maintenance.compact_plan import Plan, Planner
-from bayou.maintenance.gc import GRACE_S, require_head
+from bayou.maintenance.compact_plan import CompactionPlan, Planner
+from bayou.maintenance.gc import GRACE_S, ReadHead, require_head
 from bayou.maintenance.repair import resolve_pending
 from bayou.objectstore import keys
 from bayou.objectstore.retry import RetryPolicy
@@ -80,11 +81,13 @@ def compact(
     handle = store_handle(repo.config, store, deadline)
     engines = Engines.of(repo.config, engine, deadline, report.warn, progress)
     planner = Planner(handle, repo.config.sync, now_ms() - round(grace_s * 1000))
-    seen = require_head(store, "compacted")
+    read = partial(require_head, handle, engines, "compacted")
+    seen = read()
     plan = engines.run(
         Needs((handle,)),
         lambda executor: planner.plan(executor, seen),
         what="the index was read",
+        cost=SCAN,
         files=seen.head.root.entries if seen.head.root is not None else 0,
     )
     report.packs_before = report.packs_after = plan.packs
@@ -98,15 +101,16 @@ def compact(
 
     def work(executor: Executor) -> None:
         # A second executor decides again: the first may have committed something.
-        now = plans.pop() if plans else planner.plan(executor, require_head(store, "compacted"))
+        now = plans.pop() if plans else planner.plan(executor, read())
         if now.moving is not None:
-            moves = _Moves(store, now, deadline, report)
+            moves = _Moves(store, read, now, deadline, report)
             moves.report_failures(executor.run(MoveJob(handle, now.moving, moves.commit)))
 
     engines.run(
         Needs((handle,), written=(handle,)),
         work,
         what="packs were rewritten",
+        cost=TRANSFER,
         files=plan.moving.files,
         size=plan.moving.size,
         threads=1,  # one part reads and writes as much at once as memory allows
@@ -119,8 +123,11 @@ def compact(
 class _Moves:
     """The commits of one compaction, and the account of what they did."""
 
-    def __init__(self, store: Store, plan: Plan, deadline: Deadline, report: CompactReport) -> None:
+    def __init__(
+        self, store: Store, read: ReadHead, plan: CompactionPlan, deadline: Deadline, report: CompactReport
+    ) -> None:
         self._store = store
+        self._read_head = read
         self._gc = plan.seen.head.gc.count
         """The count of collections before any new pack was written."""
         self._left = dict(plan.chosen)
@@ -137,7 +144,7 @@ class _Moves:
         lost = 0
         with ExitStack() as lease:
             while True:
-                seen = require_head(self._store, "compacted")
+                seen = self._read_head()
                 tree = IndexTree(StoreNodes(self._store), seen.head.root)
                 current = find_many(tree, list(batch.rows))
                 changes = self._choose(batch, seen.head, current)
@@ -163,7 +170,7 @@ class _Moves:
         """Report files that could not be copied, unless the head has another row for them by now (P7)."""
         if not unmoved.rows:
             return
-        head = require_head(self._store, "compacted").head
+        head = self._read_head().head
         current = find_many(IndexTree(StoreNodes(self._store), head.root), [row.path for row in unmoved.rows])
         failed = [row.failure for row in unmoved.rows if current.get(row.path) == row.old and row.failure is not None]
         self._report.skipped += len(unmoved.rows) - len(failed)

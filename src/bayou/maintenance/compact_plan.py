@@ -54,7 +54,7 @@ class Moving(Struct, frozen=True):
     size: int
 
 
-class Plan(Struct, frozen=True):
+class CompactionPlan(Struct, frozen=True):
     """What to rewrite: `chosen` packs, with the number of files that the index names in each, and small objects."""
 
     seen: HeadSeen
@@ -81,14 +81,14 @@ class Planner:
         self._config = config
         self._before = before
 
-    def plan(self, executor: Executor, seen: HeadSeen) -> Plan:
+    def plan(self, executor: Executor, seen: HeadSeen) -> CompactionPlan:
         """Read the index of a head, and decide; nothing is written."""
         nodes: set[str] = set()
-        with closing(Survey(current_leaves(self._store, seen.head, nodes))) as survey:
+        with closing(PackSurvey(current_leaves(self._store, seen.head, nodes))) as survey:
             executor.run(SurveyJob(self._handle, survey.leaves, SurveyScope(self._config.pack_below), survey))
             return self._choose(executor, seen, survey, nodes)
 
-    def _choose(self, executor: Executor, seen: HeadSeen, survey: Survey, nodes: set[str]) -> Plan:
+    def _choose(self, executor: Executor, seen: HeadSeen, survey: PackSurvey, nodes: set[str]) -> CompactionPlan:
         """Decide which packs to rewrite, and whether small ones and small objects have company."""
         chosen: dict[str, PackUse] = {}
         small: dict[str, PackUse] = {}
@@ -121,7 +121,9 @@ class Planner:
             chosen |= small
         return self._plan_of(seen, survey, packs, chosen, objects if joined else 0)
 
-    def _plan_of(self, seen: HeadSeen, survey: Survey, packs: int, chosen: Mapping[str, PackUse], objects: int) -> Plan:
+    def _plan_of(
+        self, seen: HeadSeen, survey: PackSurvey, packs: int, chosen: Mapping[str, PackUse], objects: int
+    ) -> CompactionPlan:
         loose = sum(found.size for found in survey.objects.values()) if objects else 0
         numbers = survey.leaves_with(chosen) if chosen else set()
         numbers.update(survey.objects if objects else ())
@@ -133,7 +135,7 @@ class Planner:
             files=sum(use.files for use in chosen.values()) + objects,
             size=sum(use.stored for use in chosen.values()) + loose,
         )
-        return Plan(
+        return CompactionPlan(
             seen=seen,
             packs=packs,
             chosen={name: use.files for name, use in chosen.items()},
@@ -153,7 +155,7 @@ class Planner:
         return found | {use.name: count for use, count in zip(rest, counts, strict=True) if count > use.named}
 
     def _add_earlier(
-        self, executor: Executor, head: Head, survey: Survey, nodes: set[str], packs: frozenset[str]
+        self, executor: Executor, head: Head, survey: PackSurvey, nodes: set[str], packs: frozenset[str]
     ) -> None:
         """Add to the survey what earlier roots, which readers may still use, name in these packs.
 
@@ -182,7 +184,7 @@ class Objects(Struct, frozen=True):
     size: int
 
 
-class Survey:
+class PackSurvey:
     """What the index names in packs, and the small objects of each leaf. Close it."""
 
     def __init__(self, leaves: Sequence[Ref]) -> None:
@@ -253,7 +255,7 @@ class SurveyJob:
 
     row = Surveyed
 
-    def __init__(self, store: StoreHandle, leaves: Sequence[Ref], scope: SurveyScope, survey: Survey) -> None:
+    def __init__(self, store: StoreHandle, leaves: Sequence[Ref], scope: SurveyScope, survey: PackSurvey) -> None:
         self._store = store
         self._leaves = leaves
         self._scope = scope

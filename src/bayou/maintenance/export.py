@@ -206,11 +206,11 @@ def _mode() -> int:
 @contextmanager
 def _staging(target: Path) -> Iterator[StagingArea]:
     """Yield the area for downloads, and remove it on every exit (V14)."""
-    incoming = StagingArea(target, target / _STAGING)
+    incoming = StagingArea(target, target / _STAGING, keeps_partial=False)
     try:
         yield incoming
     finally:
-        incoming.discard(partial=True)
+        incoming.discard()
         with suppress(BayouError):
             incoming.sync_directories()
         with suppress(OSError):

@@ -12,7 +12,7 @@ The work that grows with the store are jobs (`gc_jobs`), which run on threads of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import compress
@@ -24,8 +24,9 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import AccessDenied, BadAnswer, NotFound, PreconditionFailed, Rejected
 from bayou.core.ids import ulid
 from bayou.core.progress import Progress
+from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
-from bayou.engine.select import Engines
+from bayou.engine.select import SCAN, Engines
 from bayou.index.entry import Entry
 from bayou.index.head import Gc, HeadSeen, advance, read_head, swap_head
 from bayou.index.log import Tally
@@ -38,12 +39,16 @@ from bayou.objectstore.store import Store
 from bayou.repo import Repo
 from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
+from bayou.sync.plan.discovery_job import discover
 from bayou.sync.report import CollectReport
 
 GRACE_S = 24 * 3600.0
 """How long a root stays readable after another has replaced it, unless the user says otherwise."""
 
 _NAMED = 3
+
+ReadHead = Callable[[], HeadSeen]
+"""Reads the head again, after another client's commit."""
 
 
 def collect(
@@ -59,21 +64,23 @@ def collect(
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     store = repo.store().within(deadline)
     warnings: list[str] = []
-    seen = require_head(store, "collected")
-    clock = None if dry_run else _store_clock(store)
     handle = store_handle(repo.config, store, deadline)
+    engines = Engines.of(repo.config, engine, deadline, warnings.append, progress)
+    read = partial(require_head, handle, engines, "collected")
+    seen = read()
+    clock = None if dry_run else _store_clock(store)
     entries = seen.head.root.entries if seen.head.root is not None else 0
 
     def work(executor: Executor) -> CollectReport:
         with closing(Sweep(executor, handle, entries)) as sweep:
-            return _sweep(store, seen, clock, sweep, dry_run=dry_run, grace_s=grace_s, warnings=warnings)
+            return _sweep(store, read, seen, clock, sweep, dry_run=dry_run, grace_s=grace_s, warnings=warnings)
 
-    engines = Engines.of(repo.config, engine, deadline, warnings.append, progress)
-    return engines.run(Needs((handle,)), work, what="the store was collected", files=entries)
+    return engines.run(Needs((handle,)), work, what="the store was collected", cost=SCAN, files=entries)
 
 
 def _sweep(
     store: Store,
+    read: ReadHead,
     seen: HeadSeen,
     clock: int | None,
     sweep: Sweep,
@@ -87,7 +94,7 @@ def _sweep(
     # A dry run writes nothing to learn the store's time; the newest object has the latest known time.
     before = (clock if clock is not None else newest) - round(grace_s * 1000)
     if not dry_run:
-        seen = _announce(store, seen, before)
+        seen = _announce(store, read, seen, before)
     found = sweep.find_garbage(
         gc_roots(store, seen.head, before), IndexTree(StoreNodes(store), seen.head.trash), before
     )
@@ -97,7 +104,7 @@ def _sweep(
     if not dry_run:
         kept.now("some of what nothing names was deleted")
         sweep.delete()
-        _empty_trash(store, seen, trash, replaced)
+        _empty_trash(store, read, seen, trash, replaced)
     aborted = _abort_uploads(store, before, warnings, dry_run=dry_run)
     return CollectReport(
         objects_deleted=found.objects,
@@ -135,11 +142,16 @@ def _refused_warning(refused: Sequence[str]) -> str:
     return f"{text}; `bayou datastore verify --repair` drops what is unsafe from it"
 
 
-def require_head(store: Store, what: str) -> HeadSeen:
-    """Read the head; the error for a store without one says that nothing can be `what`, as in "collected"."""
+def require_head(handle: StoreHandle, engines: Engines, what: str) -> HeadSeen:
+    """Read the head; the error for a store without one says that nothing can be `what`, as in "collected".
+
+    `HeadLost` if an object of the store shows that it had a head (P9).
+    """
+    store = handle.open()
     try:
         seen = read_head(store)
     except NotFound:
+        discover(handle, engines).close()
         raise NotFound(f"{store.url} has no index, so nothing can be {what}", hint="bayou datastore status") from None
     if seen is None:
         raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
@@ -159,7 +171,7 @@ def _store_clock(store: Store) -> int:
             store.delete([key])
 
 
-def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
+def _announce(store: Store, read: ReadHead, seen: HeadSeen, before: int) -> HeadSeen:
     """Commit the next `gc` count with the current root."""
     while True:
         head, number = seen.head, ulid()
@@ -180,7 +192,7 @@ def _announce(store: Store, seen: HeadSeen, before: int) -> HeadSeen:
         try:
             stored = swap_head(store, new, seen.match, page)
         except PreconditionFailed:
-            seen = require_head(store, "collected")
+            seen = read()
             continue
         return HeadSeen(new, stored.etag, stored.version)
 
@@ -202,7 +214,9 @@ def _unchanged(store: Store, entry: Entry) -> bool:
         return True
 
 
-def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: Sequence[Entry]) -> None:
+def _empty_trash(
+    store: Store, read: ReadHead, seen: HeadSeen, gone: Sequence[Entry], replaced: Sequence[Entry]
+) -> None:
     """Delete the objects of the trash, then its rows: a crash in between leaves rows, and no orphaned objects.
 
     The rows of replaced objects go, too: `verify` reports these objects as unindexed payload.
@@ -222,4 +236,4 @@ def _empty_trash(store: Store, seen: HeadSeen, gone: Sequence[Entry], replaced: 
             swap_head(store, new, seen.match, page)
             return
         except PreconditionFailed:
-            seen = require_head(store, "collected")
+            seen = read()

@@ -301,7 +301,7 @@ class _ListKernel:
         yield Listed("", modified=newest, kind=_NEWEST)
 
 
-class Named(NamedTuple):
+class NamedObject(NamedTuple):
     """A row of `NamesJob`: the key that a leaf names, as `parse_payload` divides it, and whether a retained root has
     that leaf. A pack's key is its path."""
 
@@ -321,7 +321,7 @@ class LeafGroup(Struct, frozen=True):
 class NamesJob:
     """Reads leaves and writes what they name to a spool. An unreadable leaf of the current index is raised (V5)."""
 
-    row = Named
+    row = NamedObject
 
     def __init__(self, store: StoreHandle, roots: GcRoots, spool: SortedSpool) -> None:
         self._store = store
@@ -348,10 +348,10 @@ class NamesJob:
         )
         return [LeafGroup(some, retained, strict) for refs, retained, strict in kinds for some in groups(refs, wanted)]
 
-    def run(self, part: LeafGroup) -> Iterator[Named]:
+    def run(self, part: LeafGroup) -> Iterator[NamedObject]:
         return _NamesKernel(self._store).run(part)
 
-    def fold(self, rows: Iterable[Named]) -> None:
+    def fold(self, rows: Iterable[NamedObject]) -> None:
         self._spool.add(
             (key_bytes(path), push or "", _RETAINED if retained else _ONCE_INDEXED, None, None, None, None, None)
             for path, push, retained in rows
@@ -361,12 +361,12 @@ class NamesJob:
 class _NamesKernel:
     """The part of the job that a worker gets."""
 
-    row = Named
+    row = NamedObject
 
     def __init__(self, store: StoreHandle) -> None:
         self._store = store
 
-    def run(self, part: LeafGroup) -> Iterator[Named]:
+    def run(self, part: LeafGroup) -> Iterator[NamedObject]:
         source = StoreNodes(self._store.open())
         packs: set[str] = set()
         for node in source.map(partial(try_load, source, 0), part.leaves):
@@ -374,10 +374,10 @@ class _NamesKernel:
                 for row in node.rows:
                     # The key of any row, even one that no client wrote (V25), protects its object (V5).
                     if row.pack is None:
-                        yield Named(*keys.parse_payload(row.key), part.retained)
+                        yield NamedObject(*keys.parse_payload(row.key), part.retained)
                     elif row.pack not in packs:
                         packs.add(row.pack)
-                        yield Named(row.key, None, part.retained)
+                        yield NamedObject(row.key, None, part.retained)
             elif part.strict and isinstance(node, Exception):
                 raise node
 

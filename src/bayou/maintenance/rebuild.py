@@ -49,11 +49,15 @@ _TRASH_LOST = "it is not known any more which discovered objects were deleted: s
 
 
 class Rebuilt(Struct, frozen=True):
-    """The result of a rebuild: the number of recovered entries, what was not recovered, and what only packs attest."""
+    """The result of a rebuild: the number of recovered entries, what was not recovered, and what only packs attest.
+
+    `changed` are the paths whose bytes in a pack are not those that were pushed, and that this tree does not have.
+    """
 
     recovered: int
     unrecovered: list[str]
     attested: list[str]
+    changed: list[str]
     warnings: list[str]
 
 
@@ -69,10 +73,11 @@ def rebuild(context: SyncContext) -> Rebuilt | None:
         packs = pack_witness(context.store)
         recovered = _recover(context, damaged, listing, trash_rows, packs)
         unrecovered = _restore_missing(context, damaged, recovered)
+        changed = _restore_changed(context, damaged, recovered, packs)
         if _publish(context, damaged, recovered, trash_rows):
             doubts = [*_warnings(recovered, packs), *([_TRASH_LOST] if trash.damage else [])]
             restored = max(1, len(recovered.rows) - damaged.visible)
-            return Rebuilt(restored, unrecovered, sorted(recovered.attested), doubts)
+            return Rebuilt(restored, unrecovered, sorted(recovered.attested), changed, doubts)
         # Another client has written a head since: start again from that head (T4).
         attempt += 1
         context.deadline.sleep(_BACKOFF.backoff(attempt))
@@ -164,6 +169,22 @@ def _restore_missing(context: SyncContext, damaged: DamagedIndex, recovered: Rec
             where = "" if damage.span == EVERYTHING else f" from {damage.first} to {damage.last}"
             unrecovered.append(f"{damage.entries - named} of {damage.entries} entries{where}")
     return unrecovered
+
+
+def _restore_changed(
+    context: SyncContext, damaged: DamagedIndex, recovered: Recovered, packs: PackWitness
+) -> list[str]:
+    """Read the files of packs whose list is damaged, and upload from this tree those that have other bytes now (P8).
+
+    Return the paths of the files that this tree does not have: their entries stay, since another tree may have them.
+    """
+    doubtful = [row for row in recovered.rows.values() if row.pack in packs.unreadable]
+    good = {row.path for row in packs.prove(doubtful)}
+    changed = [row for row in doubtful if row.path not in good]
+    files = {file.path: file for file in local_files_of(context, changed)}
+    moved = Relocation(context, [row for row in changed if row.path in files], files, damaged.gc)
+    recovered.rows.update(moved.rows)
+    return sorted(row.path for row in changed if row.path not in moved.rows)
 
 
 def _exists(context: SyncContext, row: Entry) -> bool:

@@ -131,7 +131,7 @@ def repair_entries(context: SyncContext, seen: HeadSeen, batch: RepairBatch) -> 
                 db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (context.remote_id, path))
             if path in here:
                 base.update_entry(db, context.remote_id, path, entry)
-        commit.settle(db, context.remote_id, done)
+        commit.forget_pending(db, context.remote_id, done)
     context.base.fold(context.nodes)
     return len(done.changes)
 

@@ -51,7 +51,7 @@ from bayou.sync.hydrate import complete, hydrate
 from bayou.sync.plan import remote_snapshot
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
-from bayou.sync.report import Conflict, Refusal, Renumber, SetupReport, SyncOptions, SyncReport
+from bayou.sync.report import Conflict, Refusal, Renumber, SetupReport, SyncOptions, SyncReport, left_alone
 from bayou.sync.run import run
 from bayou.sync.transfer.executor import BAD_CONTENT
 from bayou.worktree.atomic_write import temporary_name
@@ -267,7 +267,7 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
     )
     kept.now("bayou.toml names the new store", go_on="bayou datastore sync")
     if joined is not None and joined.ignored:
-        report.warn(f"{joined.ignored} keys in the store are not payload and were left alone")
+        report.warn(left_alone(joined.ignored))
     if report.missing:
         report.warn(
             f"the store has lost the content of {_names(report.missing)}; where a tree has it, "
@@ -296,6 +296,8 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         conflicts=[*moved.conflicts, *report.conflicts],
         warnings=report.warnings,
         unfinished=unfinished,
+        missing=report.missing,
+        failed=report.failed,
     )
 
 

@@ -47,13 +47,13 @@ def read_entry(store: Store, entry: Entry) -> bytes | None:
     return buffer.getvalue() if entry.sha256 in (None, came.sha256) else None
 
 
-class Unreadable(Struct, frozen=True):
+class UnreadableContent(Struct, frozen=True):
     """The reason why an entry's content cannot be had, as a sentence that names the path."""
 
     message: str
 
 
-Found = bytes | Unreadable
+Found = bytes | UnreadableContent
 """The content of an entry, or why there is none."""
 
 
@@ -101,7 +101,7 @@ class EntryReader:
         for path in paths:
             entry = self._expected[path]
             if path in self._refused:
-                found[path] = Unreadable(f"{path}: {self._refused[path]}")
+                found[path] = UnreadableContent(f"{path}: {self._refused[path]}")
             elif entry.pack is None:
                 loose.append(entry)
             else:
@@ -118,14 +118,14 @@ class EntryReader:
             entries = packed[id(part)]
             if data is None:
                 gone += [entry.path for entry in entries]
-            elif isinstance(data, Unreadable):
-                found.update({entry.path: Unreadable(f"{entry.path}: {data.message}") for entry in entries})
+            elif isinstance(data, UnreadableContent):
+                found.update({entry.path: UnreadableContent(f"{entry.path}: {data.message}") for entry in entries})
             else:
                 found.update((entry.path, _extract(entry, part, data)) for entry in entries)
                 self._keep(part, data, len(entries))
         return gone
 
-    def _load(self, parts: Sequence[PackRange]) -> Iterator[tuple[PackRange, memoryview | Unreadable | None]]:
+    def _load(self, parts: Sequence[PackRange]) -> Iterator[tuple[PackRange, memoryview | UnreadableContent | None]]:
         """Yield ranges with their bytes: those that were kept, then the others, some at a time."""
         kept = [(part, self._kept[id(part)]) for part in parts if id(part) in self._kept]
         rest = [part for part in parts if id(part) not in self._kept]
@@ -149,7 +149,7 @@ class EntryReader:
         except NotFound:
             return None
         except (BadAnswer, PreconditionFailed) as error:
-            return Unreadable(f"the content of {entry.path} cannot be read: {error.message}")
+            return UnreadableContent(f"the content of {entry.path} cannot be read: {error.message}")
         return _damaged(entry.path) if data is None else data
 
     def _locate_again(self, found: dict[str, Found], gone: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ class EntryReader:
             if now == entry:
                 found[path] = _missing(path)
             elif now is None or not now.same_content(entry):
-                found[path] = Unreadable(
+                found[path] = UnreadableContent(
                     f"the content of {path} is missing here, and was changed or deleted in the store since:"
                     " bayou datastore sync --pull"
                 )
@@ -175,13 +175,13 @@ class EntryReader:
         self.expect([moved.get(path, entry) for path, entry in self._expected.items()])
 
 
-def _load_or_reason(store: Store, part: PackRange) -> memoryview | Unreadable | None:
+def _load_or_reason(store: Store, part: PackRange) -> memoryview | UnreadableContent | None:
     try:
         return load_range(store, part)
     except NotFound:
         return None
     except BadAnswer as error:
-        return Unreadable(error.message)
+        return UnreadableContent(error.message)
 
 
 def _extract(entry: Entry, part: PackRange, data: memoryview) -> Found:
@@ -192,9 +192,9 @@ def _extract(entry: Entry, part: PackRange, data: memoryview) -> Found:
     return _damaged(entry.path) if content is None else content
 
 
-def _missing(path: str) -> Unreadable:
-    return Unreadable(f"the content of {path} is missing, here and in the store")
+def _missing(path: str) -> UnreadableContent:
+    return UnreadableContent(f"the content of {path} is missing, here and in the store")
 
 
-def _damaged(path: str) -> Unreadable:
-    return Unreadable(f"the object of {path} does not have the bytes that were pushed")
+def _damaged(path: str) -> UnreadableContent:
+    return UnreadableContent(f"the object of {path} does not have the bytes that were pushed")

@@ -46,14 +46,14 @@ _ROUNDS = 8
 """Tasks for each slot, so that the last tasks leave no core idle for long."""
 
 
-class Named(Protocol):
+class HasPath(Protocol):
     """A record of a file or an object."""
 
     @property
     def path(self) -> str: ...
 
 
-T = TypeVar("T", bound=Named)
+T = TypeVar("T", bound=HasPath)
 R = TypeVar("R")
 
 

@@ -10,7 +10,9 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct, field
 
+from bayou.core.errors import DeadlinePassed
 from bayou.core.structs import SelectiveStruct
+from bayou.core.text import count
 from bayou.objectstore.transport import Requests
 from bayou.sync.plan.policy import ModelScope
 
@@ -20,6 +22,12 @@ Resolution = Literal["keep", "ours", "theirs", "fail"]
 
 Renumber = Callable[[bytes, int], bytes | None]
 """Given a version's metadata and its new number, return the new metadata; None if it cannot be renumbered."""
+
+
+def left_alone(number: int) -> str:
+    """Return the warning about keys of a store that are not payload."""
+    left = "is not payload and was left alone" if number == 1 else "are not payload and were left alone"
+    return f"{count(number, 'key')} in the store {left}"
 
 
 class Conflict(Struct, frozen=True):
@@ -153,6 +161,17 @@ class SetupReport(Struct, frozen=True):
     warnings: list[str]
     unfinished: str | None = None
     """Why the push or the hydration did not finish in time, if so; the configuration is switched all the same."""
+    missing: list[str] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """124 if the time was over, 1 if the store has lost or damaged content, 3 if conflicts were kept, else 0."""
+        if self.unfinished:
+            return DeadlinePassed.exit_code
+        if self.missing or self.failed:
+            return 1
+        return 3 if self.conflicts else 0
 
 
 class IndexStatus(Struct, frozen=True):
@@ -225,6 +244,8 @@ class VerifyReport(Struct, frozen=True):
     totals: Mapping[str, int] = field(default_factory=dict)
     """The full number of each list that names only its first items: `missing`, `changed`, `unindexed`, `refused`,
     `unsafe`, `attested`."""
+    read: bool = False
+    """Whether content was read: then only a repair that reads it, too, finds the same damage (`--deep`)."""
 
     @property
     def ok(self) -> bool:
@@ -249,8 +270,9 @@ class CompactReport(Struct):
     """Counts of the files that `datastore compact` moved, or would move in a dry run.
 
     `files` and `bytes` count the files that were moved into new packs, with their bytes as they lay in the store;
-    `objects` of them had been objects of their own. `freed` is what a later collection can delete. `skipped` are files
-    that another client has changed meanwhile, or whose new pack a collection may delete: they stay where they were.
+    `objects` of them had been objects of their own. `freed` are the bytes of the packs and objects that the index no
+    longer names, which a later collection can delete. `skipped` are files that another client has changed meanwhile, or
+    whose new pack a collection may delete: they stay where they were.
     """
 
     packs_before: int = 0

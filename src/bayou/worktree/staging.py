@@ -84,10 +84,12 @@ class PartialFile(Struct, frozen=True):
 class StagingArea:
     """The staged files of one sync. Safe to use from many threads of one process.
 
-    `staging` is a directory that only this class uses, outside the tree and on the tree's file system.
+    `staging` is a directory that only this class uses, outside the tree and on the tree's file system. With
+    `keeps_partial`, a later sync goes on with the files of `resume`.
     """
 
-    def __init__(self, tree_root: Path, staging: Path) -> None:
+    def __init__(self, tree_root: Path, staging: Path, *, keeps_partial: bool = True) -> None:
+        self.keeps_partial = keeps_partial
         self._safe_root = SafeRoot(tree_root)
         self.staging = staging
         self._directories = DirFdCache(tree_root)
@@ -179,14 +181,14 @@ class StagingArea:
             self._add_changed(changed_dirs)  # still to be done
             raise
 
-    def discard(self, *, partial: bool = False) -> None:
+    def discard(self) -> None:
         """Delete the files that this sync has staged and not installed, because it ends early.
 
-        With `partial` also those of `resume`, which no later sync completes.
+        The files of `resume` stay if a later sync completes them.
         """
         with contextlib.suppress(OSError), os.scandir(self.staging) as entries:
             for entry in entries:
-                if entry.name.startswith(self._name) or (partial and entry.name.endswith(_PARTIAL)):
+                if entry.name.startswith(self._name) or (not self.keeps_partial and entry.name.endswith(_PARTIAL)):
                     os.unlink(entry.path)
 
     def clear(self) -> None:

@@ -338,6 +338,7 @@ class Oracle:
         # Of an object that somebody collects meanwhile, whoever is about to read it says that it is missing.
         failed = {one.path for one in report.failed} | set(report.missing)
         told_unfinished = any("kept changing meanwhile" in text for text in report.warnings)
+        waiting = {text.partition(": ")[0] for text in report.warnings if "of this version not pushed either" in text}
         for (name, path), op in self.ops.items():
             if name != client.name or op.settled or path in failed:
                 continue
@@ -347,6 +348,8 @@ class Oracle:
                 if op.content is None and there and path not in client.journaled(marks=False):
                     op.settled = True
                 continue
+            if version_dir(path) in waiting and path in client.journaled():
+                continue  # the report says so
             if op.content is None:
                 since = self.versions[max(0, op.head - 1) :]
                 gone = not since or any(path not in one.entries for one in since)

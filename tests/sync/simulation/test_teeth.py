@@ -72,7 +72,9 @@ TAKEN_OUT: dict[str, Callable[[], Any]] = {
     "V5 a head is recorded before base has rows of it": lambda: patch(
         "bayou.sync.run.record_compared", lambda *_: None
     ),
-    "V5 an own commit is recorded with its rows": lambda: patch("bayou.sync.commit.commit.settle", forget_attempts),
+    "V5 an own commit is recorded with its rows": lambda: patch(
+        "bayou.sync.commit.commit.forget_pending", forget_attempts
+    ),
     "V5 what the first head lacks was not deleted": lambda: patch(
         "bayou.sync.plan.planner.forget_unindexed", lambda *_: frozenset()
     ),
@@ -86,7 +88,7 @@ TAKEN_OUT: dict[str, Callable[[], Any]] = {
     "T8 a pull looks again before it renames": lambda: patch.object(SyncContext, "is_unchanged", lambda *_: True),
     "T9 intents are settled first": lambda: patch("bayou.sync.run.recover_intents", lambda _: None),
     "T11 what nobody names is untracked": lambda: patch.object(FileScan, "_ours", lambda *_: True),
-    "T13 a collection announces itself": lambda: patch("bayou.maintenance.gc._announce", lambda _, seen, __: seen),
+    "T13 a collection announces itself": lambda: patch("bayou.maintenance.gc._announce", lambda _, __, seen, ___: seen),
     "T13 uploads are looked at after a collection": lambda: patch("bayou.sync.transfer.push.recheck", lambda *_: set()),
     "P1 every pack has a key of its own": lambda: patch("bayou.packs.archive.ulid", lambda: "0" * 26),
     "P3 a pack has the bytes of which the entry has the hash": lambda: patch(

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from bayou.core.errors import BadAnswer, NotFound, PathRefused, Rejected
 from bayou.index.entry import Entry
 from bayou.maintenance.replica.objects import (
-    Unreadable,
+    UnreadableSource,
     copy_object,
     find_copy,
     other_bytes,
@@ -147,7 +147,7 @@ def _read_all(source: Store, entries: Sequence[Entry]) -> Iterator[Content]:
 def _read_object(source: Store, entry: Entry) -> Content:
     try:
         return entry, read_object(source, entry)[0]
-    except Unreadable as error:
+    except UnreadableSource as error:
         return entry, Failure(entry.path, error.code, error.message)
 
 
@@ -171,7 +171,7 @@ def _load(source: Store, part: PackRange) -> tuple[PackRange, memoryview | NotFo
         return part, error
 
 
-def _failure(error: Unreadable, entry: Entry) -> Failure:
+def _failure(error: UnreadableSource, entry: Entry) -> Failure:
     return Failure(entry.path, error.code, error.message)
 
 

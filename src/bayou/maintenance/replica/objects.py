@@ -25,7 +25,7 @@ _AHEAD = 4
 """Spans of one large object that are read at once."""
 
 
-class Unreadable(BayouError):
+class UnreadableSource(BayouError):
     """The source does not have the bytes that its index names."""
 
     code = "unreadable"
@@ -43,7 +43,7 @@ def copy_object(source: Store, target: Store, entry: Entry, rules: CopyRules) ->
         if entry.size <= THRESHOLD:
             return send(target, entry, *read_object(source, entry), rules)
         return _copy_large(source, target, entry, rules)
-    except (Unreadable, Rejected) as error:  # `Rejected`: the target does not allow the name
+    except (UnreadableSource, Rejected) as error:  # `Rejected`: the target does not allow the name
         return Failure(entry.path, error.code, error.message)
 
 
@@ -60,7 +60,7 @@ def find_copy(target: Store, entry: Entry, rules: CopyRules) -> Copied | None:
 
 
 def read_object(source: Store, entry: Entry) -> tuple[bytes, bytes]:
-    """Return the bytes of a small object and their hash; `Unreadable` if they are not those of the entry."""
+    """Return the bytes of a small object and their hash; `UnreadableSource` if they are not those of the entry."""
     received = BytesIO()
     with _reading(entry):
         digest = source.download(entry.key, received, entry.size, if_match=_condition(entry)).sha256
@@ -126,20 +126,20 @@ class RemoteFile:
 
 @contextmanager
 def _reading(entry: Entry) -> Iterator[None]:
-    """Turn an error about one object of the source into `Unreadable`, so that it is not taken for the target's."""
+    """Turn an error about one object of the source into `UnreadableSource`: it is not taken for the target's."""
     try:
         yield
     except (NotFound, PreconditionFailed, BadAnswer) as error:
         raise unreadable(entry, error) from None
 
 
-def unreadable(entry: Entry, error: StoreError) -> Unreadable:
+def unreadable(entry: Entry, error: StoreError) -> UnreadableSource:
     """Return the error of an entry for that of a request for its object, or its pack, in the source."""
     if isinstance(error, NotFound):
-        return Unreadable(f"the object of {entry.path} is missing in the source")
+        return UnreadableSource(f"the object of {entry.path} is missing in the source")
     if isinstance(error, PreconditionFailed):
-        return Unreadable(f"the object of {entry.path} is another one than the source's index names")
-    return Unreadable(error.message)
+        return UnreadableSource(f"the object of {entry.path} is another one than the source's index names")
+    return UnreadableSource(error.message)
 
 
 def _condition(entry: Entry) -> str | None:
@@ -147,5 +147,5 @@ def _condition(entry: Entry) -> str | None:
     return entry.etag if entry.push is None else None
 
 
-def other_bytes(entry: Entry) -> Unreadable:
-    return Unreadable(f"the object of {entry.path} does not have the bytes that were pushed")
+def other_bytes(entry: Entry) -> UnreadableSource:
+    return UnreadableSource(f"the object of {entry.path} does not have the bytes that were pushed")

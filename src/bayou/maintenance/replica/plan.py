@@ -1,4 +1,4 @@
-"""Plan a replication: the pairs of entries in which source and target differ, in path order.
+"""ReplicaPlan a replication: the pairs of entries in which source and target differ, in path order.
 
 If the target is a whole copy of an earlier commit of the source, the plan reads only what the source has changed since;
 otherwise it compares the whole trees. A small plan is kept in memory; a large one is computed again when it is read.
@@ -57,7 +57,7 @@ class Counts(Struct):
         return Tally(self.copies - self.changed, self.changed + self.records, self.deletes, self.bytes)
 
 
-class Plan(Struct):
+class ReplicaPlan(Struct):
     """The pairs in which the target has to change; `pairs` can be read more than once."""
 
     counts: Counts
@@ -68,7 +68,7 @@ class Plan(Struct):
         return iter(self._held) if self._held is not None else self._again()
 
 
-def plan(source: IndexTree, target: Target) -> Plan:
+def plan(source: IndexTree, target: Target) -> ReplicaPlan:
     """Compare source and target; after a whole replication, only what the source has changed since."""
     if target.replica.whole and target.untouched:
         try:
@@ -92,8 +92,8 @@ def windows(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
         yield window
 
 
-def _plan(pairs: Callable[[], Iterator[Pair]]) -> Plan:
-    found = Plan(Counts(), lambda: (pair for pair in pairs() if pair.action != "keep"))
+def _plan(pairs: Callable[[], Iterator[Pair]]) -> ReplicaPlan:
+    found = ReplicaPlan(Counts(), lambda: (pair for pair in pairs() if pair.action != "keep"))
     todo = 0
     for pair in pairs():
         if not found.counts.add(pair):

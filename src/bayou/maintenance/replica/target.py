@@ -30,7 +30,7 @@ from bayou.maintenance.replica.pairs import is_copy
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
 from bayou.objectstore.store import Store
-from bayou.sync.plan.discovery_job import DiscoveryJob, TooMany
+from bayou.sync.plan.discovery_job import DiscoveryJob, TooManyObjects
 
 _ELSEWHERE = "nothing was changed; replicate to another URL, or to another namespace: --namespace N"
 _NAMED = 3
@@ -177,7 +177,7 @@ def _check_empty(store: StoreHandle) -> None:
     job = DiscoveryJob(store, divided=False, most=_MOST_FOREIGN)
     try:
         found = LocalExecutor(threads=1).run(job)
-    except TooMany:
+    except TooManyObjects:
         raise ReplicaRefused(f"{store.url} is full of objects that are not Bayou's", hint=_ELSEWHERE) from None
     with closing(found):
         paths = chain((entry.path for entry in found.entries()), (refused.key for refused in found.refused))

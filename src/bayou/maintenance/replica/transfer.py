@@ -31,7 +31,7 @@ from bayou.index.node_store import StagingSink, StoreNodes
 from bayou.index.tree import IndexTree, diff, find_many
 from bayou.maintenance.replica.copy import copy_all
 from bayou.maintenance.replica.pairs import Copied, CopyRules, Pair, is_copy
-from bayou.maintenance.replica.plan import Counts, Plan, windows
+from bayou.maintenance.replica.plan import Counts, ReplicaPlan, windows
 from bayou.maintenance.replica.target import Target
 from bayou.objectstore import keys
 from bayou.objectstore.multipart import THRESHOLD
@@ -62,7 +62,7 @@ class Made(Struct):
     """The packs that more than one request has written."""
 
 
-class Outcome(NamedTuple):
+class CopyOutcome(NamedTuple):
     """A row of the job: the target's entry and the rest of a `Copied`, or the `code` of a failure."""
 
     path: str
@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
     message: str = ""
 
     @classmethod
-    def of(cls, path: str, result: Copied | Failure) -> Outcome:
+    def of(cls, path: str, result: Copied | Failure) -> CopyOutcome:
         if isinstance(result, Failure):
             return cls(path, code=result.code, message=result.message)
         return cls(**asdict(result.entry), sent=result.sent, repeated=result.repeated)
@@ -106,7 +106,7 @@ class CopyJob:
     and a pack has a new name each time (P1).
     """
 
-    row = Outcome
+    row = CopyOutcome
 
     def __init__(self, stores: Stores, rules: CopyRules, entries: Sequence[Entry] = ()) -> None:
         self._stores = stores
@@ -134,14 +134,14 @@ class CopyJob:
         parts = _divide(small, lambda entry: entry.size, wanted, self._rules.pack_size)
         return parts + _divide(others, lambda entry: entry.size + REQUEST, wanted, LEAST_COST)
 
-    def run(self, part: Sequence[Entry]) -> Iterator[Outcome]:
+    def run(self, part: Sequence[Entry]) -> Iterator[CopyOutcome]:
         source, target = self._stores.source.open(), self._stores.target.open()
         for entry, result in copy_all(source, target, part, self._rules):
             if entry.size <= THRESHOLD or not isinstance(result, Copied) or not result.sent:
                 activity.moved(entry.size)  # a large object counts its parts
-            yield Outcome.of(entry.path, result)
+            yield CopyOutcome.of(entry.path, result)
 
-    def fold(self, rows: Iterable[Outcome]) -> list[Outcome]:
+    def fold(self, rows: Iterable[CopyOutcome]) -> list[CopyOutcome]:
         return list(rows)  # the rows of one window fit into memory
 
 
@@ -217,7 +217,7 @@ def replicate(
     executor: Executor,
     stores: Stores,
     target: Target,
-    plan: Plan,
+    plan: ReplicaPlan,
     rules: CopyRules,
     sink: StagingSink,
     earlier: EarlierCopies | None = None,

@@ -164,7 +164,7 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
     if kind is not None or re.search(
         r"(?i)server returned error response|http error|connection|request or response body|broken pipe|reset", text
     ):
-        return errors.Unavailable(f"the connection broke during {where}", hint="try again")
+        return errors.Unavailable(f"the connection broke during {request} on {request.server}", hint="try again")
     if re.search(r"(?i)credential|token|metadata server|metadata endpoint|imds|sso", text):
         return errors.CredentialsMissing(
             f"no credentials for {request.target}: {one_line(text)}", hint=request.renewal.missing

@@ -67,7 +67,7 @@ def fetch(
     except TimeoutError:
         raise TimedOut(f"no answer in time to {about} on {about.target}") from None
     except (OSError, http.client.HTTPException):
-        raise Unavailable(f"the connection broke during {about} on {about.target}", hint="try again") from None
+        raise Unavailable(f"the connection broke during {about} on {about.server}", hint="try again") from None
 
 
 def _body_of(error: urllib.error.HTTPError) -> str:

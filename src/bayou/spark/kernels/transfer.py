@@ -371,7 +371,7 @@ class Downloads(Struct, frozen=True):
     def _durable(self, store: Store, entries: list[Entry]) -> Iterator[Downloaded | Failure]:
         """Yield the results of downloads, in groups whose files are durable."""
         # A directory for each attempt: tasks that create files in one directory contend for its lock.
-        incoming = StagingArea(self.root, self.staging / temporary_name())
+        incoming = StagingArea(self.root, self.staging / temporary_name(), keeps_partial=False)
         sizes = {entry.path: entry.size for entry in entries}
         results = fetch_all(store, incoming, entries, len(entries))
         for group in batch_results(results, DURABLE_BATCH, lambda result: sizes[result.path]):

@@ -26,7 +26,7 @@ from bayou.engine.handle import store_of
 from bayou.index.entry import Entry
 from bayou.objectstore import Store
 from bayou.objectstore.spec import StoreSpec
-from bayou.packs.entries import EntryReader, Unreadable
+from bayou.packs.entries import EntryReader, UnreadableContent
 from bayou.repo import Repo
 from bayou.spark.sql.base import BaseView
 from bayou.state.journal import NoJournal
@@ -108,7 +108,7 @@ class ContentSource(Struct, frozen=True):
         return os.path.lexists(f"{self.tree}/{path}")
 
 
-Content = bytes | Unreadable | None
+Content = bytes | UnreadableContent | None
 """The content of a version, None for a deleted one, or why it cannot be read."""
 
 
@@ -157,7 +157,7 @@ class ContentReader:
                 found[version.path] = None
             elif _bytes_of(version, entries) > LARGEST:
                 size = _bytes_of(version, entries)
-                found[version.path] = Unreadable(
+                found[version.path] = UnreadableContent(
                     f"the content of {version.path} is too large for a column: {size} bytes"
                 )
             elif version.path in entries:
@@ -182,7 +182,7 @@ class ContentReader:
         except FileNotFoundError:
             return None
         except (PathRefused, TreeError) as error:
-            return Unreadable(error.message)
+            return UnreadableContent(error.message)
 
     def _from_base(self, lost: Sequence[ContentRequest]) -> dict[str, Content]:
         """Read what neither the tree has nor base had: files that vanished since, or were never here."""
@@ -190,7 +190,7 @@ class ContentReader:
         store = self._expecting(list(entries.values()))
         there = [version for version in lost if version.path in entries]
         found: dict[str, Content] = {
-            version.path: Unreadable(f"the content of {version.path} is missing") for version in lost
+            version.path: UnreadableContent(f"the content of {version.path} is missing") for version in lost
         }
         if store is not None:
             found.update(_checked(there, entries, store.read(list(entries))))
@@ -210,7 +210,7 @@ def _bytes_of(version: ContentRequest, entries: Mapping[str, Entry]) -> int:
 
 
 def _checked(
-    rows: Iterable[ContentRequest], entries: Mapping[str, Entry], contents: Mapping[str, bytes | Unreadable]
+    rows: Iterable[ContentRequest], entries: Mapping[str, Entry], contents: Mapping[str, bytes | UnreadableContent]
 ) -> Iterator[tuple[str, Content]]:
     """Yield the contents of versions, which have the hashes of their entries, as the metadata describes them."""
     for version in rows:
@@ -222,10 +222,10 @@ def _checked(
             yield version.path, _verified(version, content[: version.size] if version.streaming else content)
 
 
-def _verified(version: ContentRequest, data: bytes) -> bytes | Unreadable:
+def _verified(version: ContentRequest, data: bytes) -> bytes | UnreadableContent:
     """Return content whose hash is the recorded one. Streaming data that was appended to has no hash."""
     if version.sha256 is not None and hashlib.sha256(data).hexdigest() != version.sha256:
-        return Unreadable(f"{version.path} is not what was saved: its SHA-256 is another one")
+        return UnreadableContent(f"{version.path} is not what was saved: its SHA-256 is another one")
     return data
 
 
@@ -289,7 +289,7 @@ def _contents(source: ContentSource, batches: Arrays, *, tolerant: bool) -> Iter
     reader = ContentReader(source)
     for columns in batches:
         for contents in reader.read(_wanted(columns)):
-            errors = [content.message if isinstance(content, Unreadable) else None for content in contents]
+            errors = [content.message if isinstance(content, UnreadableContent) else None for content in contents]
             if not tolerant and any(errors):
                 raise RecordError(next(filter(None, errors)))
             found = [content if isinstance(content, bytes) else None for content in contents]

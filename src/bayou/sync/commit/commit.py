@@ -240,10 +240,10 @@ def apply_to_base(database: Database, remote_id: int, done: Committed) -> None:
                 base.record_entry(db, remote_id, path, entry)
                 file_stats.save_unhashed(db, path, remote_id) if entry is not None else file_stats.delete(db, path)
             db.execute("DELETE FROM upload WHERE place = ? AND path = ?", (remote_id, path))
-        settle(db, remote_id, done)
+        forget_pending(db, remote_id, done)
 
 
-def settle(db: sqlite3.Connection, remote_id: int, done: Committed) -> None:
+def forget_pending(db: sqlite3.Connection, remote_id: int, done: Committed) -> None:
     """Forget the recorded attempts: none can succeed any more. Call this in the transaction that updates base.
 
     If the commit follows the recorded one directly, it is recorded too: if the store is then restored from a backup

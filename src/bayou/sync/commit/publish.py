@@ -8,7 +8,8 @@ another client has changed since the plan was made is left out and planned again
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 
 from msgspec import Struct
@@ -141,7 +142,9 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
     acknowledged()  # also if there is nothing to commit: the next pass finds the files that have arrived
     context.progress.end()
     # The report names what failed; what changed while it was read is planned again.
-    leftover |= lost - {step.path for step in context.report.failed}
+    failed = lost & {failure.path for failure in context.report.failed}
+    leftover |= lost - failed
+    _report_held_back(context, pushes, failed)
     if done is None:
         return leftover, newest
     if context.base.remote.seq != done.seq - 1:
@@ -151,6 +154,19 @@ def finish(context: SyncContext, started: StartedPush, newest: HeadSeen) -> tupl
     _record_commit(context, done, batch)
     context.report.commit = CommitId(done.seq, done.commit)
     return leftover, done.seen
+
+
+def _report_held_back(context: SyncContext, pushes: Sequence[PathAction], failed: Set[str]) -> None:
+    """Say which versions have other changes that wait for a failed file, and stay journaled (V17)."""
+    cause = {version: path for path in sorted(failed) if (version := version_dir(path)) is not None}
+    waiting = Counter(
+        version
+        for step in pushes
+        if step.action.pushes and step.path not in failed and (version := version_dir(step.path)) in cause
+    )
+    for version, number in waiting.items():
+        changes = "1 other change" if number == 1 else f"{number:,} other changes"
+        context.report.warn(f"{version}: {changes} of this version not pushed either, because of {cause[version]}")
 
 
 def _renew_uploads(context: SyncContext, batch: PushBatch, head: HeadSeen) -> set[str]:
@@ -226,5 +242,5 @@ def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatc
             # V7: the row was closed when the bytes were read, is still the newest, and the disk still has those bytes.
             for path, through in unchanged_through.items():
                 journal.drop_rows(db, context.remote_id, path, through)
-        commit.settle(db, context.remote_id, done)
+        commit.forget_pending(db, context.remote_id, done)
     kept.pushed(report.pushed.files - before.files, report.pushed.bytes - before.bytes)

@@ -254,25 +254,48 @@ def _record(context: SyncContext, agreed: Iterable[PathAction], uncertain: Conta
 def _list_untracked(context: SyncContext, steps: Sequence[PathAction], *, walked: KeyRange | None) -> None:
     """Record files that neither base nor the journal names as untracked: they are reported, and stay (T11).
 
+    A file that this sync adopts stays in the record, unreported, until a commit has it: the sync may be interrupted.
     Without a walk, the recorded list of other files stays as it is.
     """
     untracked = [step for step in steps if step.action is Action.UNTRACKED]
     elsewhere = [path for path in context.report.untracked if walked is not None and not walked.holds(path)]
     context.report.untracked = elsewhere + sorted(step.path for step in untracked)
-    if not untracked and walked is None:
+    adopted = [step for step in steps if step.action is Action.PUSH and step.base is None]
+    adopted = adopted if context.options.adopt else []
+    if not (untracked or adopted) and walked is None:
         return
     with context.database.transaction() as db:
         marks = _tree_marks(db, context.remote_id)
+        adopted = _unnamed(db, context.remote_id, adopted, marks) if adopted else []
         if walked is not None:
             db.execute(f"DELETE FROM untracked WHERE place = ? AND {IN_RANGE}", (context.remote_id, *walked.bounds))
         db.executemany(
             "INSERT OR REPLACE INTO untracked VALUES (?, ?, ?, ?)",
             [
-                (context.remote_id, step.path, step.observed.content.stat.size, step.observed.content.stat.mtime_ns)
-                for step in untracked
-                if step.observed.content is not None and not _is_marked_since(step.observed, marks)
+                (context.remote_id, step.path, step.observed.stat.size, step.observed.stat.mtime_ns)
+                for step in (*untracked, *adopted)
+                if step.observed.stat is not None and not _is_marked_since(step.observed, marks)
             ],
         )
+
+
+def _unnamed(
+    db: sqlite3.Connection, remote_id: int, steps: Sequence[PathAction], marks: Sequence[tuple[int, str]]
+) -> list[PathAction]:
+    """Return the files that no row of the journal names; a mark does not name what was known as untracked (T11)."""
+    rows = db.execute("SELECT DISTINCT path FROM journal WHERE place = ? AND kind != 'tree'", (remote_id,))
+    named = {path for (path,) in rows}
+    listed = {
+        path: (size, mtime)
+        for path, size, mtime in db.execute("SELECT path, size, mtime FROM untracked WHERE place = ?", (remote_id,))
+    }
+
+    def is_unnamed(seen: ObservedPath) -> bool:
+        if seen.path in named or seen.stat is None:
+            return False
+        return listed.get(seen.path) == (seen.stat.size, seen.stat.mtime_ns) or not _is_below(seen.path, marks)
+
+    return [step for step in steps if is_unnamed(step.observed)]
 
 
 def _tree_marks(db: sqlite3.Connection, remote_id: int) -> list[tuple[int, str]]:
@@ -281,8 +304,11 @@ def _tree_marks(db: sqlite3.Connection, remote_id: int) -> list[tuple[int, str]]
 
 def _is_marked_since(observed: ObservedPath, marks: Iterable[tuple[int, str]]) -> bool:
     """Whether a program has marked a directory around the path since the scan: the file may be that program's."""
-    around = (path for number, path in marks if number > observed.through)
-    return any(not path or f"{observed.path}/".startswith(f"{path}/") for path in around)
+    return _is_below(observed.path, [mark for mark in marks if mark[0] > observed.through])
+
+
+def _is_below(path: str, marks: Iterable[tuple[int, str]]) -> bool:
+    return any(not around or f"{path}/".startswith(f"{around}/") for _, around in marks)
 
 
 def _resolve_conflicts(

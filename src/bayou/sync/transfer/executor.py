@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeAlias, TypeGu
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bayou.core import kept
 from bayou.core.errors import (
     AccessDenied,
     BadAnswer,
@@ -43,7 +44,7 @@ from bayou.objectstore.store import Store
 from bayou.objectstore.transport import PutResult
 from bayou.packs.read import PackRange, plan_ranges, read_range, threads_for
 from bayou.sync.report import Failure
-from bayou.sync.transfer.meter import Meter
+from bayou.sync.transfer.meter import UNMETERED, FileMeter, Meter
 from bayou.worktree.staging import StagingArea
 
 if TYPE_CHECKING:
@@ -192,17 +193,13 @@ class Sender(Struct, frozen=True):
     meter: Meter | None = None
     logs: PartLogs | None = None
 
-    def moved(self, upload: Upload) -> Callable[[int], object]:
-        """Return the function that reports bytes of a file."""
-        return self.meter.of(upload.path, upload.size) if self.meter is not None else _ignore
+    def metered(self, upload: Upload) -> FileMeter:
+        """Return the functions that report bytes of a file."""
+        return self.meter.of(upload.path, upload.size) if self.meter is not None else UNMETERED
 
     def log(self, upload: Upload) -> PartLog | None:
         """Return the record of a file's upload in parts."""
         return self.logs.of(upload.path, upload.push) if self.logs is not None else None
-
-
-def _ignore(_: int) -> None:
-    """Report no bytes."""
 
 
 def send_all(sender: Sender, uploads: Iterable[Upload], count: int) -> UploadResults:
@@ -250,12 +247,13 @@ def send(sender: Sender, upload: Upload) -> Upload | Failure:
     """Upload one file. A result without `stored` means that the file changed meanwhile; it stays journaled."""
     try:
         key = keys.payload(upload.path, upload.push)
-        moved = sender.moved(upload)
+        moved, had = sender.metered(upload)
         if upload.data is not None:
             stored = sender.store.upload(key, upload.data, upload.size, upload.sha256, moved=moved)
         else:
+            log = sender.log(upload)
             with open(f"{sender.root}/{upload.path}", "rb", buffering=0, opener=open_regular) as file:
-                stored = sender.store.upload(key, file, upload.size, upload.sha256, log=sender.log(upload), moved=moved)
+                stored = sender.store.upload(key, file, upload.size, upload.sha256, log=log, moved=moved, had=had)
     except (ContentChanged, FileNotFoundError):
         return upload
     except TreeError as error:
@@ -347,7 +345,7 @@ def fetch_range(
         for entry, data in read_range(store, part):
             results.append(stage(incoming, entry, data) if data is not None else bad_content(entry))
             if meter is not None:
-                meter.of(entry.path, entry.size)(entry.size)
+                meter.of(entry.path, entry.size).moved(entry.size)
     except NotFound:
         return [Downloaded(entry.path) for entry in part.entries]
     except StoreError as error:
@@ -357,14 +355,14 @@ def fetch_range(
 
 def fetch(store: Store, incoming: StagingArea, meter: Meter | None, entry: Entry) -> Downloaded | Failure:
     """Download one object to the staging directory, and check its hash."""
-    moved = meter.of(entry.path, entry.size) if meter is not None else _ignore
+    metered = meter.of(entry.path, entry.size) if meter is not None else UNMETERED
     try:
         if entry.sha256 is None or entry.push is None:
-            return _fetch_discovered(store, incoming, entry, moved)
+            return _fetch_discovered(store, incoming, entry, metered.moved)
         if entry.size > THRESHOLD:
-            return _fetch_large(store, incoming, entry, entry.sha256, moved)
+            return _fetch_large(store, incoming, entry, entry.sha256, metered)
         done = _fetch_at_once(store, incoming, entry, entry.sha256)
-        moved(entry.size)
+        metered.moved(entry.size)
         return done
     except NotFound:
         return Downloaded(entry.path)
@@ -390,23 +388,33 @@ def stage(incoming: StagingArea, entry: Entry, data: Buffer) -> Downloaded:
 
 
 def _fetch_large(
-    store: Store, incoming: StagingArea, entry: Entry, sha256: bytes, moved: Callable[[int], object]
+    store: Store, incoming: StagingArea, entry: Entry, sha256: bytes, metered: FileMeter
 ) -> Downloaded | Failure:
     """Download an object in spans, after those that an earlier command has left in the staging directory.
 
     Only this push wrote this key, and the hash proves the whole, so that the beginning may come from anywhere.
     """
+
+    def moved(more: int) -> None:
+        metered.moved(more)
+        if incoming.keeps_partial:
+            kept.part_fetched(entry.path, more)
+
     name = hashlib.sha256(f"{entry.key} {sha256.hex()}".encode()).hexdigest()
     while True:
         partial_file = incoming.resume(name, entry.size)
         with partial_file.file as file:
             had = PartialDownload(partial_file.size, partial_file.digest) if partial_file.size else None
-            moved(partial_file.size)
+            metered.had(partial_file.size)
+            if incoming.keeps_partial:
+                kept.part_fetched(entry.path, partial_file.size)
             try:
                 came = store.download(entry.key, file, entry.size, had=had, moved=moved)
             except TreeError:
+                kept.part_ended(entry.path)
                 partial_file.path.unlink(missing_ok=True)  # a full disk
                 raise
+        kept.part_ended(entry.path)
         if came.sha256 == sha256:
             return Downloaded(entry.path, partial_file.path, came.sha256)
         partial_file.path.unlink(missing_ok=True)

@@ -9,8 +9,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from bayou.core.progress import Progress
+
+
+class FileMeter(NamedTuple):
+    """Reports bytes of one file: those that have `moved`, and those that an earlier command `had` moved."""
+
+    moved: Callable[[int], None]
+    had: Callable[[int], None]
+
+
+def _ignore(_: int) -> None:
+    """Report no bytes."""
+
+
+UNMETERED = FileMeter(_ignore, _ignore)
 
 
 class Meter:
@@ -21,17 +36,24 @@ class Meter:
         self._lock = threading.Lock()
         self._shown: dict[str, int] = {}
 
-    def of(self, path: str, size: int) -> Callable[[int], None]:
-        """Return a function that reports further bytes of a file of this size."""
+    def of(self, path: str, size: int) -> FileMeter:
+        """Return the functions that report further bytes of a file of this size."""
 
-        def moved(more: int) -> None:
+        def added(more: int) -> int:
             with self._lock:
                 before = self._shown.get(path, 0)
                 shown = self._shown[path] = min(size, before + more)
-            if shown > before:
-                self._progress.advance(bytes=shown - before)
+            return shown - before
 
-        return moved
+        def moved(more: int) -> None:
+            if new := added(more):
+                self._progress.advance(bytes=new)
+
+        def had(more: int) -> None:
+            if new := added(more):
+                self._progress.skip(new)
+
+        return FileMeter(moved, had)
 
     def rest(self, path: str, size: int) -> int:
         """Return how many bytes of a finished file were not reported yet, and forget the file."""

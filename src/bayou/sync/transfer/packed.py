@@ -119,7 +119,7 @@ class _PackedFiles:
             self._failed = 0
             stored = PutResult(None, None, sent.stored.repeated)  # the index needs no fingerprint of a pack
             for upload in uploads:
-                self._sender.moved(upload)(upload.size)
+                self._sender.metered(upload).moved(upload.size)
             yield from (replace(upload, stored=stored) for upload in uploads)
             return
         assert sent.error is not None

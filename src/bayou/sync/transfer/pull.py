@@ -87,8 +87,13 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
                     case None:
                         gone.append(item)
             moved |= install_batch(context, staged, siblings)
-            left = sum(context.meter.rest(item.path, _size((item, None))) for item, _ in batch)
-            context.progress.advance(files=len(batch), bytes=left)
+            left = {item.path: context.meter.rest(item.path, _size((item, None))) for item, _ in batch}
+            context.progress.advance(
+                files=len(batch), bytes=sum(left[one.item.path] for one in staged if one.file is not None)
+            )
+            # Content that is here already, or that stays in the store: nothing was fetched.
+            if skipped := sum(left[one.item.path] for one in staged if one.file is None):
+                context.progress.skip(skipped)
     except (Exception, KeyboardInterrupt):
         context.incoming.discard()
         raise

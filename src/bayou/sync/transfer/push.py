@@ -289,7 +289,8 @@ class _UploadPlan(Struct, frozen=True):
                 self.files[file.path] = read = file.read(Content(content.sha256, content.size, content.stat))
                 upload = self.upload_of(read, content)
         if upload is None:
-            self.context.progress.advance(files=1, bytes=_size(file))
+            self.context.progress.advance(files=1)
+            self.context.progress.skip(_size(file))
         return upload
 
 
