@@ -19,6 +19,7 @@ from bayou.maintenance.replicate import replicate
 from bayou.objectstore import Store, keys
 from bayou.packs.archive import LIST_NAME
 from bayou.packs.listing import read_list
+from bayou.sync.plan.discovery_job import Discovery, discover
 from tests import api
 from tests.maintenance.damages import find_node, lose, repair, small_nodes, verify
 from tests.maintenance.pack_damages import LARGE, bytes_of, overwrite, packs_of, paths, small_files, with_packs
@@ -372,6 +373,23 @@ def test_a_rebuilt_index_is_one_that_work_goes_on_with(team: Team, store: Store)
     b = team.clone("b")
     b.pull()
     assert b.files == a.files
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_head_that_a_peer_creates_meanwhile_is_collected(
+    team: Team, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The simulation found it: the collector had read no head, and its listing then showed a pack beside a new one."""
+    peer = team.clone("peer")
+
+    def listing(*arguments: Any) -> Discovery:
+        peer.write_all(FILES)
+        peer.push()
+        return discover(*arguments)
+
+    monkeypatch.setattr("bayou.maintenance.gc.discover", listing)
+    maintenance(team.clone("a"))[number]()
+    assert team.clone("fresh").pull().pulled.files == len(FILES)
 
 
 @pytest.mark.parametrize("has_it", [True, False], ids=["this tree has the files", "no tree here has them"])

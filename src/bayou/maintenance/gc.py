@@ -21,7 +21,7 @@ from typing import Literal
 from bayou.core import kept, paths
 from bayou.core.clock import format_ms, now, parse_ms
 from bayou.core.deadline import Deadline
-from bayou.core.errors import AccessDenied, BadAnswer, NotFound, PreconditionFailed, Rejected
+from bayou.core.errors import AccessDenied, AlreadyExists, BadAnswer, NotFound, PreconditionFailed, Rejected
 from bayou.core.ids import ulid
 from bayou.core.progress import Progress
 from bayou.engine.handle import StoreHandle
@@ -151,7 +151,10 @@ def require_head(handle: StoreHandle, engines: Engines, what: str) -> HeadSeen:
     try:
         seen = read_head(store)
     except NotFound:
-        discover(handle, engines).close()
+        try:
+            discover(handle, engines).close()
+        except AlreadyExists:  # during the listing another client created a head
+            return require_head(handle, engines, what)
         raise NotFound(f"{store.url} has no index, so nothing can be {what}", hint="bayou datastore status") from None
     if seen is None:
         raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
