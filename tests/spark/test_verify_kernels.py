@@ -210,6 +210,7 @@ def told(found: Compared) -> dict[str, Any]:
     }
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("small_parts")
 @settings(suppress_health_check=[*HealthCheck])
 @given(st.data(), scenes(), st.booleans(), st.integers(1, 40))
@@ -291,6 +292,7 @@ def test_a_part_reads_only_the_leaves_that_can_hold_its_paths(small_parts):
     assert sum(len(one.leaves) for one in sections) <= leaves + 2 * len(sections)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("small_parts")
 @settings(suppress_health_check=[*HealthCheck])
 @given(st.data(), scenes(), st.integers(0, 40) | st.just(5000), st.integers(1, 40))

@@ -14,7 +14,7 @@ from bayou.data.records import Records
 from bayou.models import find_model
 from bayou.workflows import step_run
 from bayou.workflows.run import new_run
-from tests.session.commands import Commands
+from tests.session.commands import PATIENT, Commands
 from tests.sync.conftest import Clone, Team
 from tests.workflows.going import NEVER_S, go, recorded, resume, sessions, statuses, step
 from tests.workflows.scene import lay, read, shell
@@ -140,7 +140,7 @@ def test_a_signal_ends_the_wait_between_attempts_and_the_run_can_be_resumed(
     clone: Clone, commands: Commands, number, code
 ):
     one(clone, "touch tried; test -e ready", ", retries: 3, retry_delay: 1h")
-    process = commands.start(clone, "workflow", "run", "nightly", "--json")
+    process = commands.start(clone, "workflow", "run", "nightly", "--json", main=PATIENT)
     run_id = None
     for _ in range(3000):
         with Records(clone.repo) as records:
