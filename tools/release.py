@@ -30,7 +30,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = wheels.ROOT
-EXTRAS = ("spark", "gcp")
+EXTRAS = ("spark", "gcp", "azure")
 """The extras whose packages the SBOM lists. `connect` has the same modules as `spark`, from another package."""
 
 _LOCKED = re.compile(r"([a-z0-9._-]+)==([^\s;]+)")

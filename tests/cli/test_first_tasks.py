@@ -99,6 +99,8 @@ def test_get_yesterdays_version_back(repo, command, follow):
 
     assert [line.split()[0] for line in listed.out.splitlines()[1:]] == ["1", "2", "3", "4"]
     assert file.read_text() == "yesterday"
+    (saved,) = follow("data", "bayou data put web1 report report.csv")
+    assert "version 5" in saved.out
 
 
 def test_undo_a_delete(shared, command, follow):
@@ -123,7 +125,7 @@ def test_see_what_a_sync_would_do(shared, command, follow):
     assert command("datastore", "status", "--json").document["waiting"] == 0
 
 
-def test_share_with_a_server(repo, command, follow, store, tmp_path):
+def test_share_with_a_server(repo, command, follow, store, tmp_path, monkeypatch):
     assert command("model", "create", "host", "web1").code == 0
     (repo.root / "report.csv").write_text("a,b\n")
     assert command("data", "put", "web1", "report", "report.csv").code == 0
@@ -132,6 +134,6 @@ def test_share_with_a_server(repo, command, follow, store, tmp_path):
     follow("datastore setup", f"bayou datastore setup {server}", values={server: store})
 
     shutil.copytree(repo.root, tmp_path / "clone", ignore=shutil.ignore_patterns(".bayou"))
-    clone = ("--repo", str(tmp_path / "clone"))
-    assert command("datastore", "sync", *clone).code == 0
-    assert command("data", "get", "web1", "report", *clone).out == "a,b\n"
+    monkeypatch.chdir(tmp_path / "clone")
+    follow("datastore setup", "bayou datastore sync")
+    assert command("data", "get", "web1", "report").out == "a,b\n"

@@ -149,7 +149,17 @@ def test_what_moves_data_takes_a_rate_limit(words):
 
 @pytest.mark.parametrize(
     ("words", "gone"),
-    [("data put", "has had its time"), ("data put", "What equals"), ("model create", "no misspelt")],
+    [
+        ("data put", "has had its time"),
+        ("data put", "What equals"),
+        ("model create", "no misspelt"),
+        ("data gc", "have had their time"),
+        ("datastore gc", "what nothing names"),
+        ("datastore status", "how this tree stands"),
+        ("datastore setup", "Keep to a part"),
+        ("model run", "go over the arguments"),
+        ("workflow evaluate", "comes to"),
+    ],
 )
 def test_a_help_has_plain_sentences(words, gone):
     assert gone not in " ".join(ALL[words].get_help().split())

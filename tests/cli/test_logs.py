@@ -182,6 +182,18 @@ def test_a_method_that_printed_nothing_has_no_log_and_this_is_said(repo, command
     assert command("model", "logs", "p", "--json").document["log"] is None
 
 
+def test_steps_and_methods_whose_logs_are_empty_are_said_to_have_printed_nothing(made, command):
+    lay(made, "- {name: main, steps: [{name: x, model: a, method: execute, inputs: {run: 'true'}}]}")
+    assert command("workflow", "run", "nightly").code == 0
+
+    steps = command("workflow", "run", "logs", "latest")
+    method = command("model", "logs", "a")
+
+    assert (steps.code, steps.out, method.code, method.out) == (0, "", 0, "")
+    assert "nightly, succeeded): the steps printed nothing" in steps.err
+    assert "succeeded) printed nothing" in method.err
+
+
 def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(repo, command, monkeypatch):
     monkeypatch.setattr(method_context, "LOG_BYTES", 100)
     monkeypatch.setattr(method_context, "LOG_TAIL", 50)

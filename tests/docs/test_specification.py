@@ -146,3 +146,27 @@ def test_the_exit_codes_are_those_of_the_errors() -> None:
 )
 def test_a_limit_is_that_of_the_code(number: int, text: str) -> None:
     assert text.format(number) in PLAIN
+
+
+@pytest.mark.parametrize(
+    ("cost", "row"),
+    [
+        (select.SCAN, "| list, compare, check entries"),
+        (select.TRANSFER, "| move small files"),
+        (select.RECORDS, "| parse records"),
+    ],
+)
+def test_the_costs_of_engines_and_where_spark_pays_are_those_of_the_rule(cost: select.WorkCost, row: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().splitlines()
+
+    def pays(cores: int) -> str:
+        limits = [cost.limit(cores, server_runs=runs) for runs in (True, False)]
+        return "never" if None in limits else "from " + " / ".join(f"{limit:,}" for limit in limits)
+
+    (line,) = (line for line in page if line.startswith(row))
+    assert [cell.strip() for cell in line.split("|")[2:6]] == [
+        f"{cost.here_us:g} µs",
+        f"{cost.spark_us:g} µs",
+        pays(2),
+        pays(8),
+    ]

@@ -85,6 +85,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         ("Print it", "data get web1 report"),
         ("Get yesterday's version back: find its number, and save it", "data versions web1 report"),
         ("", "data get web1 report --version 3 -o report.csv"),
+        ("Make it the latest version again", "data put web1 report report.csv"),
         ("Undo a delete", "data undelete web1 report"),
     ),
     "data put": (
@@ -108,7 +109,10 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         ("The ten largest", "data list --sort size --limit 10"),
         ("By name and tag", "data list web1 --name 'report-*' --tag env=prod"),
     ),
-    "data versions": (("See which versions there are, and since when", "data versions web1 report"),),
+    "data versions": (
+        ("See which versions there are, and since when", "data versions web1 report"),
+        ("Write one of them to a file", "data get web1 report --version 3 -o report.csv"),
+    ),
     "data query": (
         ("Large data of production", "data query 'size > 1000000 && tags.env == \"prod\"'"),
         ("By what is in it", "data query 'attributes.status == \"failed\"' --select name"),
@@ -170,7 +174,10 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "workflow run NAME": (("", "workflow run nightly --input day=monday --tag env=prod"),),
     "workflow run search": (("Failed since yesterday", "workflow run search --status failed --since 1d"),),
     "workflow run get": (("", "workflow run get 0198c0de"),),
-    "workflow run logs": (("What the steps of a run printed", "workflow run logs latest"),),
+    "workflow run logs": (
+        ("What the steps of the newest run printed", "workflow run logs latest"),
+        ("Of one step of an older run, which `workflow run search` finds", "workflow run logs 0198c0de usage"),
+    ),
     "workflow graph": (("", "workflow graph nightly"),),
     "workflow resume": (("Continue a run that failed, from where it failed", "workflow resume 0198c0de"),),
     "workflow evaluate": (("", "workflow evaluate nightly --input day=monday"),),
@@ -186,7 +193,8 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
             "A server of your own that speaks S3",
             "datastore setup s3://team/project --option endpoint=https://s3.example.com",
         ),
-        ("A shared directory, with a cache here", "datastore setup file:///mnt/shared/project"),
+        ("A shared directory, with a copy here", "datastore setup file:///mnt/shared/project"),
+        ("Join from another machine, in a Git clone of this repo", "datastore sync"),
     ),
     "datastore status": (("", "datastore status"),),
     "datastore sync": (

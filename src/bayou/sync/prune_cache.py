@@ -18,7 +18,7 @@ from bayou.state.journal import Journal
 from bayou.worktree.staging import begun_before, remove_abandoned
 
 LARGE = "large"
-"""The directory, below the local state, where a pass on Spark keeps its findings; only a killed pass leaves it."""
+"""The directory, below the local state, where a large pass keeps its findings; only a killed pass leaves it."""
 
 SPARE_FILES = 512
 _ENTRIES_PER_FILE = 64
@@ -30,7 +30,7 @@ def prune_cache(state: Path, database: Database, nodes: LocalNodes) -> None:
     """Remove cached nodes that no base refers to, once there are many more of them than the bases need.
 
     The client can fetch every other cached node again. The caller holds the sync lock, so no other process reads the
-    cache. The function also removes what a killed pass on Spark left.
+    cache. The function also removes what a killed large pass left.
     """
     large = state / LARGE
     if large.exists():

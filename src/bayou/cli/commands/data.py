@@ -60,7 +60,12 @@ data.add_command(sql)
     help="What it is, as application/json; without it, Bayou guesses by name and content.",
 )
 @_tags
-@click.option("--lifetime", metavar="T", help="How long this version lives: 10m 24h 7d 4w 6mo 1y, run or infinite.")
+@click.option(
+    "--lifetime",
+    metavar="T",
+    help="How long `data gc` lets this version be: 10m 24h 7d 4w 6mo 1y; run: as long as the record of its "
+    "workflow's run; infinite.",
+)
 @click.option("--keep", metavar="N|T", help="How many versions to keep, or for how long, as 10 or 30d.")
 @click.option("--streaming", is_flag=True, help="Let it be appended to.")
 @limit_rate_option
@@ -237,7 +242,7 @@ def list_(
 ) -> None:
     """List data, of all models or of one.
 
-    The JSON has how many there are in all as total, whatever --limit shows.
+    With --json, total counts all of them, also those that --limit does not show.
     """
     named = parameters.named_once("--tag", tags)
     with reading(common) as (records, remarks):

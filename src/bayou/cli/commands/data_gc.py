@@ -31,10 +31,10 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be dele
 @engine_option
 @click.pass_obj
 def gc(common: Common, dry_run: bool, yes: bool, engine: Choice) -> int:
-    """Delete versions that have had their time.
+    """Delete versions whose lifetime is over, and versions beyond those that their item keeps.
 
-    Those whose lifetime is over, and those beyond what their item keeps (--lifetime and --keep of `bayou data put`).
-    The latest version is never surplus. A dry run lists exactly what a run deletes.
+    --lifetime and --keep of `bayou data put` say which these are. --keep never deletes the latest version. A dry run
+    lists exactly what a run deletes.
     """
     from bayou.data.retention import plan_gc, run_gc  # noqa: PLC0415
 

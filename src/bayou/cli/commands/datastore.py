@@ -40,7 +40,9 @@ datastore.add_command(conflicts)
 
 @datastore.command(writes=True)
 @click.argument("target", metavar="URL|PATH", type=parameters.target)
-@click.option("--namespace", type=parameters.namespace, metavar="N", help="Keep to a part of the store of this name.")
+@click.option(
+    "--namespace", type=parameters.namespace, metavar="N", help="Use only the part of the store with this name."
+)
 @click.option(
     "options",
     "--option",
@@ -49,7 +51,7 @@ datastore.add_command(conflicts)
     metavar="K=V",
     help="A setting of the store, as region=NAME.",
 )
-@click.option("--lazy", is_flag=True, help="Fetch raw content only when it is read.")
+@click.option("--lazy", is_flag=True, help="Fetch the content of data only when it is read.")
 @click.option("--skip-migration", is_flag=True, help="Do not bring along what the old datastore holds.")
 @engine_option
 @_timeout
@@ -67,7 +69,9 @@ def setup(
 ) -> int:
     """Keep this repo's data in a store, or in a directory.
 
-    URL is s3://bucket/prefix, gs://…, az://… or file:///directory. PATH is a directory that is used as it is.
+    URL is s3://bucket/prefix, gs://…, az://… or file:///directory: this machine keeps a copy, and syncs it. The bucket
+    must exist. Credentials come from the provider's own environment, profile or login, as AWS_ACCESS_KEY_ID or `aws sso
+    login`. PATH is a directory that holds the data itself, without a copy and without sync.
     """
     named = parameters.named_once("--option", options)
     repo = common.open_repo()
@@ -100,7 +104,7 @@ def setup(
 @_timeout
 @click.pass_obj
 def status(common: Common, packs: bool, timeout: float | None) -> int:
-    """Show where the data is, and how this tree stands to it."""
+    """Show where the data is, and whether this machine has anything to push or to pull."""
     repo = common.open_repo()
     from bayou.sync.status import status  # noqa: PLC0415
 
@@ -118,7 +122,8 @@ def status(common: Common, packs: bool, timeout: float | None) -> int:
     type=click.Choice(["keep", "ours", "theirs", "fail"]),
     default="keep",
     show_default=True,
-    help="Who gets a path that both sides changed; keep: the store, and a copy of yours stays.",
+    help="What a path becomes that both sides changed. keep: the store's file, and a copy of yours stays beside; "
+    "ours: your file; theirs: the store's file; fail: change nothing.",
 )
 @click.option(
     "--adopt",
@@ -142,7 +147,7 @@ def sync(
     engine: Literal["auto", "point", "spark"],
     timeout: float | None,
 ) -> int:
-    """Reconcile this tree with the store."""
+    """Push what changed on this machine, and pull what others pushed."""
     if push and pull:
         raise click.UsageError("--push and --pull exclude each other; a sync without them does both")
     repo = common.open_repo()
@@ -208,12 +213,17 @@ def _use_inputs(
 
 @datastore.command(writes=True)
 @click.option("--deep", is_flag=True, help="Read every object and check its hash.")
-@click.option("--repair", is_flag=True, help="Bring back what this tree has, and take in what is not indexed.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Upload again what the store has lost and this machine has, and index what is not indexed.",
+)
 @click.option(
     "--forget",
     multiple=True,
     metavar="PATH",
-    help="Give up an entry whose content is lost, or that is unsafe; of that, the path as verify writes it (\\x00).",
+    help="Drop the entry of PATH from the index: its content is lost, or its name is unsafe (then as verify prints "
+    "it, with \\x00). A file that is here is kept as a copy.",
 )
 @engine_option
 @_timeout
@@ -257,7 +267,9 @@ def log(common: Common, number: int) -> None:
 
 @datastore.command(writes=True)
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
-@click.option("--grace", type=parameters.duration, default="24h", show_default=True, help="Leave what is younger.")
+@click.option(
+    "--grace", type=parameters.duration, default="24h", show_default=True, help="Keep what is younger than this."
+)
 @click.option("compacts", "--compact", is_flag=True, help="First rewrite packs, as `datastore compact` does.")
 @engine_option
 @_timeout
@@ -271,7 +283,11 @@ def gc(
     engine: Literal["auto", "point", "spark"],
     timeout: float | None,
 ) -> int:
-    """Delete from the store what nothing names any more."""
+    """Delete objects from the store that are no longer needed.
+
+    These are objects of files that were deleted or replaced, of pushes that never ended, and of earlier versions of the
+    index. What is younger than the grace stays, for clients that still read it.
+    """
     repo = common.open_repo()
     from bayou.maintenance.gc import collect  # noqa: PLC0415
 
@@ -316,7 +332,9 @@ def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spa
 
 @datastore.command(writes=True)
 @click.argument("url", metavar="URL", type=parameters.target)
-@click.option("--namespace", type=parameters.namespace, metavar="N", help="Keep to a part of that store of this name.")
+@click.option(
+    "--namespace", type=parameters.namespace, metavar="N", help="Use only the part of that store with this name."
+)
 @click.option(
     "options",
     "--option",

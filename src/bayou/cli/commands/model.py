@@ -156,7 +156,7 @@ def describe(common: Common, kind: str) -> None:
 def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ...], file: Path | None) -> int:
     """Run a method of a model, and keep what it makes.
 
-    MODEL is its name or id. Inputs go over the arguments of the definition, and its expressions find them as inputs.
+    MODEL is its name or id. Inputs override the arguments of the definition; its expressions use them as inputs.NAME.
     With -v, what the method prints is shown as it prints it. Exit code 1 if the method failed.
     """
     given, named = read_input_file(file), options.named_once("--input", texts)
@@ -245,7 +245,7 @@ def logs(common: Common, name: str, output: str, lines: int | None) -> None:
         log = log_of_output(records, found)
         if log is not None:
             write_log(records, log, lines)
-        common.output.emit({}, [*render_model.log_end_text(found, has_log=log is not None), *remarks])
+        common.output.emit({}, [*render_model.log_end_text(found, log), *remarks])
 
 
 def _type(repo: Repo, kind: str, *, data_only: bool) -> ModelType | None:

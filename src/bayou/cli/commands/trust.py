@@ -55,7 +55,7 @@ def show_(common: Common) -> None:
 def allow(common: Common, yes: bool) -> None:
     """Allow, on this machine, everything that `trust show` lists, as it is now.
 
-    What changes later is asked about anew. State of .bayou/ that was made elsewhere is taken over.
+    If any of it changes later, Bayou asks again. State of .bayou/ that was made elsewhere is taken over.
     """
     from bayou.config import trust as permissions  # noqa: PLC0415
 

@@ -368,9 +368,9 @@ def resume(common: Common, text: str, abandoned: bool) -> int:
 @input_options
 @click.pass_obj
 def evaluate(common: Common, name: str, texts: tuple[tuple[str, str], ...], file: Path | None) -> int:
-    """Write and print what a workflow comes to with these inputs, as far as that is known before it runs.
+    """Print a workflow with its expressions evaluated for these inputs, and keep the result.
 
-    NAME is its name or id.
+    NAME is its name or id. Expressions that need what a step makes stay as they are. Nothing is run.
     """
     given, named = read_input_file(file), options.named_once("--input", texts)
     repo = common.open_repo()
@@ -395,7 +395,7 @@ def evaluate(common: Common, name: str, texts: tuple[tuple[str, str], ...], file
 @yes_option
 @click.pass_obj
 def delete(common: Common, name: str, yes: bool) -> int:
-    """Delete a workflow, with the records of its runs. What they made is their models', and stays.
+    """Delete a workflow, with the records of its runs; data and outputs that they made stay.
 
     NAME is its name or id.
     """

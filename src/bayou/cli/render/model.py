@@ -26,7 +26,7 @@ from bayou.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from bayou.data.catalog.rows import OutputRow
+    from bayou.data.catalog.rows import OutputRow, VersionRow
     from bayou.data.outputs import Output
     from bayou.models import Definition, DeletedModel, ModelListing
     from bayou.models.types import ModelType, OutputSpec, Types
@@ -170,14 +170,16 @@ def ran_json(output: Output) -> Document:
     }
 
 
-def log_end_text(row: OutputRow, *, has_log: bool) -> Iterator[Part]:
+def log_end_text(row: OutputRow, log: VersionRow | None) -> Iterator[Part]:
     """Show, below a log, what came of the method that printed it."""
     if row.error is not None:
         yield fail(f"{row.model} {row.method} {row.status}: {first_line(row.error)}")
-    if not has_log:
+    if log is None:
         yield note(
             f"{row.model} {row.method} ({row.id}, {row.status}) has no log: it printed nothing, or it is deleted"
         )
+    elif not log.size:
+        yield note(f"{row.model} {row.method} ({row.id}, {row.status}) printed nothing")
 
 
 def outputs_text(rows: Sequence[OutputRow]) -> Iterator[Part]:

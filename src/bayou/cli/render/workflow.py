@@ -221,6 +221,8 @@ def logs_end_text(run: Run, steps: Sequence[StepLog], *, follow: bool) -> Iterat
         yield fail(f"{job} / {name} {record.status}: {first_line(record.error or '')}")
     if not any(one.log is not None for one in steps):
         yield note(f"run {run.run_id} ({run.workflow}, {run.status}): no step has a log")
+    elif not any(one.log is not None and one.log.size for one in steps):
+        yield note(f"run {run.run_id} ({run.workflow}, {run.status}): the steps printed nothing")
     if run.status == "running" and follow:
         yield note("the run is marked as running, but no process works on it here")
         yield hint("`bayou datastore sync --pull` brings what a run of another machine has pushed")
