@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import uuid
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import bayou.maintenance.compact_move as jobs
-from bayou.core.errors import NotFound
+from bayou.core.errors import NotFound, StoreSwapped
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
+from bayou.index.head import encode_head
 from bayou.objectstore import keys
 from bayou.packs.write import PackWriter
 from tests import api
@@ -35,7 +38,7 @@ from tests.maintenance.pack_scene import (
     without_place,
 )
 from tests.sync.conftest import Clone, Team, Wire
-from tests.sync.indexes import commit_rows
+from tests.sync.indexes import commit_rows, head_of
 
 __all__ = ["small_packs"]
 
@@ -316,6 +319,21 @@ def test_a_clone_that_never_synced_can_compact(scene: Scene) -> None:
     assert stranger.files == {}
     assert stranger.sync().pulled.files == len(scene.files)
     assert stranger.files == scene.files
+
+
+def test_v17_a_clone_that_knows_another_store_says_what_was_compacted(scene: Scene) -> None:
+    """The head was lost and rebuilt by a newcomer, so that the store has another id: that is for the next sync."""
+    seen = head_of(scene.team.store())
+    scene.team.store().put(keys.HEAD, encode_head(replace(seen.head, store=str(uuid.uuid4()))))
+
+    report = compact(scene.a)
+
+    assert (report.files, report.packs_after) == (7, 1)
+    (warning,) = report.warnings
+    assert "holds another store now" in warning
+    assert check(scene.team) == scene.files
+    with pytest.raises(StoreSwapped):
+        scene.a.sync()
 
 
 def test_k7_an_edit_or_a_delete_that_waits_at_a_peer_meets_no_conflict(scene: Scene) -> None:

@@ -146,6 +146,21 @@ def test_setup_of_a_store_whose_head_was_lost_forgets_nothing_that_helps_to_rebu
     assert clone.sync().exit_code == 0
 
 
+def test_a_newcomer_learns_how_to_rebuild_a_store_that_no_clone_uses_any_more(team: Team, store: Store) -> None:
+    a = with_packs(team, FILES)
+    lose_index(store, nodes=True)
+
+    with pytest.raises(HeadLost) as raised:
+        set_up(newcomer(team, "b"), team)
+
+    assert "name the store in bayou.toml by hand" in (raised.value.hint or "")
+    by_hand = team.clone("c")
+    assert repair(by_hand).ok
+    b = newcomer(team, "d")
+    set_up(b, team)
+    assert b.files == a.files
+
+
 @pytest.mark.parametrize("kind", ["team", "s3_team"])
 def test_the_lists_in_packs_bring_back_what_no_node_names_with_proof_and_by_name(
     kind: str, request: pytest.FixtureRequest

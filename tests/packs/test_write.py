@@ -22,7 +22,8 @@ from bayou.objectstore.keys import KeyScope
 from bayou.objectstore.retry import RetryPolicy
 from bayou.packs import write
 from bayou.packs.archive import LIST_NAME, MOST_MEMBERS
-from bayou.packs.write import IN_FLIGHT, PackWriter, SealedPack, SentPack
+from bayou.packs.usage import is_small
+from bayou.packs.write import IN_FLIGHT, PACK_BYTES, PackWriter, SealedPack, SentPack
 from bayou_testing.faulty import Fault, FaultyTransport, lost_answer
 
 PUSH = "01J8XG4Q6V5T3N2M1K0H9G8F7E"
@@ -315,6 +316,14 @@ def test_on_a_slow_link_packs_become_smaller_down_to_a_limit(transport: FaultyTr
     for rate, files in ((400_000, 31), (1_000, 16)):
         with closing(PackWriter(on_a_link(opened(transport), rate), 4 << 20)) as writer:
             assert set(sizes_of_packs(writer, 6 << 20)) == {files}, "what the link moves in 5 s, and 1 MiB at least"
+
+
+def test_a_full_pack_of_a_slow_link_is_not_small_so_that_a_compaction_leaves_it(transport: FaultyTransport) -> None:
+    with closing(PackWriter(on_a_link(opened(transport), 1_000))) as writer:
+        sealed = [pack for number in range(96) if (pack := add(writer, number, 1 << 16)) is not None]
+        list(writer.drain())
+    assert len(sealed) == 3
+    assert not any(is_small(keys.pack_bytes(pack.name) or 0, PACK_BYTES) for pack in sealed)
 
 
 def test_the_first_pack_shows_how_slow_the_link_is(transport: FaultyTransport) -> None:

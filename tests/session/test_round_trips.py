@@ -14,7 +14,7 @@ from tests.sync.conftest import Clone, Team
 from tests.sync.test_request_counts import lazy, synthetic
 from tests.trusting import trust
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -184,13 +184,16 @@ def test_k9_the_same_bytes_of_another_push_are_recorded_and_not_downloaded(team:
 
 @dataclass
 class RewrittenFile:
-    """A file that is rewritten in place, in the same size, in the middle of reads: half old bytes, half new ones."""
+    """A file that is rewritten in place in the middle of reads: half old bytes, half new ones."""
 
     file: Path
     torn: Callable[[int], bool]
     """Whether the read of this number, counted from 1, is torn."""
+    growth: int
+    """The bytes by which each rewrite makes the file longer."""
     reads: int = 0
     tears: int = 0
+    size: int = 0
 
     @property
     def content(self) -> bytes:
@@ -198,7 +201,7 @@ class RewrittenFile:
 
     def tearing(self, real: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
         """Return an `os.read` that tears reads of this file."""
-        inode = self.file.stat().st_ino
+        inode, self.size = self.file.stat().st_ino, self.file.stat().st_size
 
         def read(descriptor: int, size: int) -> bytes:
             if os.fstat(descriptor).st_ino != inode:
@@ -209,7 +212,7 @@ class RewrittenFile:
             half = real(descriptor, size // 2)
             self.tears += 1
             with self.file.open("r+b") as opened:
-                opened.write(bytes([self.tears]) * size)
+                opened.write(bytes([self.tears]) * (self.size + self.tears * self.growth))
             os.utime(self.file, ns=(self.tears, self.tears))  # two writes of one tick of the clock differ, too
             return half + real(descriptor, size - size // 2)
 
@@ -223,6 +226,7 @@ def journaled(clone: Clone) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("growth", [0, 100], ids=["same-size", "longer"])
 @pytest.mark.parametrize(
     ("size", "by_hand", "torn"),
     [
@@ -232,7 +236,13 @@ def journaled(clone: Clone) -> set[str]:
     ],
 )
 def test_k18_a_file_that_is_rewritten_while_it_is_packed_is_left_out_and_stays_journaled(
-    team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch, size: int, by_hand: bool, torn: Callable[[int], bool]
+    team: Team,
+    a: Clone,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    by_hand: bool,
+    torn: Callable[[int], bool],
+    growth: int,
 ) -> None:
     """The file is rewritten within each such read, as often as the push tries again.
 
@@ -246,7 +256,7 @@ def test_k18_a_file_that_is_rewritten_while_it_is_packed_is_left_out_and_stays_j
     else:
         a.write(A, b"1" * size)
     a.write(B, "b")
-    rewritten = RewrittenFile(a.repo.tree_root / A, torn)
+    rewritten = RewrittenFile(a.repo.tree_root / A, torn, growth)
     monkeypatch.setattr(os, "read", rewritten.tearing(os.read))
     report = a.push()
     monkeypatch.undo()
@@ -264,7 +274,7 @@ def test_k18_a_file_that_is_rewritten_while_it_is_packed_is_left_out_and_stays_j
     a.sync()
     other.sync()
     assert entries(team)[A].pack is not None
-    assert other.files[A] == rewritten.content == bytes([rewritten.tears]) * size
+    assert other.files[A] == rewritten.content == bytes([rewritten.tears]) * (size + rewritten.tears * growth)
     assert journaled(a) == set()
     check(other)
 

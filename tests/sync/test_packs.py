@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from bayou.packs.write import PackWriter
 from bayou.state.database import Database
 from bayou.sync.commit import commit
 from bayou.sync.transfer import push
-from bayou_testing.faulty import Crash, Fault, crash, lost_answer
+from bayou_testing.faulty import Crash, Fault, FaultyTransport, crash, lost_answer
 from tests import api
 from tests.packs.moving import drop_packs, move
 from tests.sync import children
@@ -594,14 +595,28 @@ def test_packs_are_not_sent_again_after_a_commit_that_failed(team: Team, a: Clon
 def test_v11_no_head_names_a_file_before_its_pack_has_arrived(
     team: Team, a: Clone, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes are written while packs are on their way; the swap waits for all of them."""
+    """Nodes are written while packs are on their way; the swap waits for all of them, and here one is refused."""
     a.write_all(files_of(21))
-    wire.cut(Fault("put", PACKS, delay=0.3))
-    a.push()
-    order = [one.key for one in wire.seen if one.verb == "put"]
-    assert order[-1].endswith("head.json")
-    assert [keys.parse_pack(key) is not None for key in order].count(True) == 3
-    assert fresh(team) == a.files
+    before, nodes, packs = entries_of(team.store()), threading.Event(), count()
+    real = FaultyTransport.put
+
+    def put(self: FaultyTransport, key: str, data: bytes, **rest: Any) -> Any:
+        if "/packs/" in key and next(packs) == 0:
+            assert nodes.wait(60), "the nodes are not written while a pack is on its way"
+            raise AccessDenied("403")
+        stored = real(self, key, data, **rest)
+        if "/nodes/" in key:
+            nodes.set()
+        return stored
+
+    monkeypatch.setattr(FaultyTransport, "put", put)
+    report = a.push()
+
+    failed = {one.path for one in report.failed}
+    assert (len(failed), report.pushed.files, report.exit_code) == (7, 14, 1)
+    assert entries_of(team.store()).keys() == before.keys() | a.files.keys() - failed
+    monkeypatch.undo()
+    assert fresh(team).keys() == a.files.keys() - failed
 
 
 # ---- pulls ----

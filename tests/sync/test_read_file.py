@@ -189,6 +189,8 @@ def test_other_things_than_files_of_the_index_have_errors_of_their_own(ann: Clon
         read(ann, "data/t/m")
     assert caught.value.hint is not None
     assert "export DIR --prefix data/t/m" in caught.value.hint
+    with pytest.raises(NotFound, match=r"^data is a directory"):
+        read(ann, "data")
     ann.lay("files/mine", b"mine")
     with pytest.raises(NotFound, match="was not pushed yet"):
         read(ann, "files/mine")

@@ -17,7 +17,7 @@ from bayou_testing.proxy import HttpProxy
 from tests import api
 from tests.sync.conftest import Clone, Team
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.timeout(600)]
 
 
 def synthetic(team: Team, entries: int) -> int:
@@ -107,7 +107,6 @@ def tree_of(clone: Clone, files: int) -> None:
         path.write_bytes(number.to_bytes(8, "big") + block[number % 5000 : number % 5000 + 4992])
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("entries", [1_000, 100_000])
 def test_ten_thousand_new_files_are_pushed_and_pulled_with_forty_requests_each(
     s3_team: Team, proxy: HttpProxy, entries: int
@@ -134,7 +133,6 @@ def test_ten_thousand_new_files_are_pushed_and_pulled_with_forty_requests_each(
     assert {path: data for path, data in b.files.items() if path.startswith("data/bench/")} == wanted
 
 
-@pytest.mark.timeout(600)
 def test_a_new_clone_gets_ten_thousand_files_with_forty_requests(s3_team: Team, proxy: HttpProxy) -> None:
     """The clone knows nothing yet: it reads the head, every node and every file."""
     a = s3_team.clone("a")

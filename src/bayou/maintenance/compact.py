@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from bayou.core import kept
 from bayou.core.clock import now, now_ms
 from bayou.core.deadline import Deadline
-from bayou.core.errors import AlreadySyncing, PreconditionFailed, StoreError
+from bayou.core.errors import AlreadySyncing, PreconditionFailed, StateError, StoreError, SyncError
 from bayou.core.ids import ulid
 from bayou.core.iterators import batched
 from bayou.core.progress import Progress
@@ -116,7 +116,10 @@ def compact(
         threads=1,  # one part reads and writes as much at once as memory allows
     )
     if report.files:
-        _record_moves(repo, store, deadline)
+        try:
+            _record_moves(repo, store, deadline)
+        except (SyncError, StoreError, StateError) as error:
+            report.warn(f"the files were moved, but this clone does not know it yet: {error.message}")
     return report
 
 

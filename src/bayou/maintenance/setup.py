@@ -26,6 +26,8 @@ from bayou.core.errors import (
     BadAnswer,
     BayouError,
     DeadlinePassed,
+    HeadCorrupt,
+    HeadLost,
     NoSuchBucket,
     NotFound,
     PathRefused,
@@ -38,6 +40,7 @@ from bayou.core.errors import (
     UsageError,
 )
 from bayou.core.progress import NoProgress, Progress
+from bayou.index.node import REPAIR
 from bayou.objectstore import keys
 from bayou.objectstore.probe import learn_etag_form, probe
 from bayou.objectstore.store import Store
@@ -60,6 +63,10 @@ from bayou.worktree.hashing import read_content
 from bayou.worktree.scan import ScannedFile, SkippedPath, scan
 from bayou.worktree.tree import Worktree
 
+_REBUILD = (
+    f"in the clone that has synced last: `{REPAIR}`; "
+    "if there is none, name the store in bayou.toml by hand, and run it here"
+)
 _COPY_THREADS = 8
 MOST_NAMED = 20
 """How many missing or damaged files a warning names."""
@@ -242,7 +249,10 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
         progress=request.progress,
         store=store,
     ) as context:
-        joined, anew = _join(context)
+        try:
+            joined, anew = _join(context)
+        except (HeadCorrupt, HeadLost) as damage:
+            raise type(damage)(damage.message, hint=_REBUILD if moving else damage.hint) from None
         try:
             if (moving or anew) and not request.skip_migration:
                 moved = _copy_into(request, context)

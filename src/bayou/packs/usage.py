@@ -24,7 +24,7 @@ _LIST_BYTES, _LIST_ROW_BYTES = 200, 80
 _FIXED_BYTES = END_BYTES + HEADER_BYTES + DIRECTORY_BYTES + 2 * len(LIST_NAME) + _LIST_BYTES
 """The bytes of a pack without files."""
 
-_SMALL_SHARE = 4
+SMALL_SHARE = 4
 """A pack of less than this part of the usual size is small."""
 
 
@@ -65,7 +65,7 @@ class PackUse(Struct, frozen=True):
 
 def is_small(size: int, pack_size: int) -> bool:
     """Whether a pack is so small, compared with the configured size, that it is better joined with others."""
-    return size < pack_size // _SMALL_SHARE
+    return size < pack_size // SMALL_SHARE
 
 
 def named_member(entry: Entry, *, live: bool = True) -> NamedMember | None:

@@ -20,6 +20,7 @@ from bayou.objectstore.store import Store
 from bayou.objectstore.threads import ThreadPool, wait_for_result
 from bayou.objectstore.transport import PutResult
 from bayou.packs.archive import MOST_MEMBERS, Member, PackBuilder
+from bayou.packs.usage import SMALL_SHARE
 
 PACK_BYTES = 8 << 20
 """The size of a pack, unless the configuration says otherwise: large enough that requests cost little beside bytes."""
@@ -28,7 +29,10 @@ IN_FLIGHT = 4
 """Packs that a client uploads at once."""
 
 _LEAST_BYTES = 1 << 20
-"""The least size of a pack on a slow link, where a pack is as large as the link moves in some seconds."""
+"""The least size of a pack on a slow link, where a pack is as large as the link moves in some seconds.
+
+No full pack counts as small (`usage.is_small`): otherwise each compaction over that link would move all files again.
+"""
 
 
 class SealedPack(Struct, frozen=True):
@@ -117,7 +121,8 @@ class PackWriter:
     def _suitable(self) -> int:
         """Return the size of the next pack: as configured, or less on a slow link, so that less is sent twice."""
         link = self._store.link
-        return link.piece(link.up, min(self._pack_size, _LEAST_BYTES), self._pack_size)
+        least = max(min(self._pack_size, _LEAST_BYTES), self._pack_size // SMALL_SHARE)
+        return link.piece(link.up, least, self._pack_size)
 
 
 def _put(store: Store, name: str, data: bytes) -> PutResult:

@@ -99,7 +99,7 @@ def open_content(
     `NotFound` if the index has no such path; its hint has the nearest name. `SyncError` if the store does not have the
     content. Offline, and if the datastore is a directory, the tree is read.
     """
-    name = paths.check(paths.relative(repo.tree_root, path))
+    name = _name(repo, path)
     with SpooledTemporaryFile(_IN_MEMORY) as spooled:
         file = cast("BinaryIO", spooled)
         if repo.config.datastore.url is None:
@@ -116,7 +116,7 @@ def open_content(
 
 def locate(repo: Repo, path: str, *, timeout: float | None = None, connection: Connection | None = None) -> Location:
     """Return where the bytes of a file are in the store; errors as in `open_content`."""
-    name = paths.check(paths.relative(repo.tree_root, path))
+    name = _name(repo, path)
     url = repo.config.datastore.url
     if url is None:
         raise UsageError(
@@ -162,6 +162,12 @@ def nearest_path(tree: IndexTree, path: str) -> str | None:
         if names:
             return nearest(path, names)
     return None
+
+
+def _name(repo: Repo, path: str) -> str:
+    """Return the path of a file, or a payload root, about which the index tells that it is a directory."""
+    name = paths.relative(repo.tree_root, path)
+    return name if name in paths.PAYLOAD_ROOTS else paths.check(name)
 
 
 def _entry(repo: Repo, tree: IndexTree, path: str) -> Entry:

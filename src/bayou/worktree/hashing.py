@@ -83,7 +83,7 @@ def read_content(
     If a writer appends to the file meanwhile, the result has the bytes of the start, and a stat that differs from the
     file's new stat. If a writer rewrites the file meanwhile, it is read again, and `ContentChanged` is raised if that
     happens every time. A `deadline` ends the reading of a large file (V12). `Content.data` keeps the bytes of a file of
-    at most `keep` bytes. `moved` is called with the bytes that are read.
+    at most `keep` bytes that did not grow meanwhile. `moved` is called with the bytes that are read.
     """
     try:
         for _ in range(_TRIES):
@@ -132,6 +132,7 @@ def _read_once(path: Path | str, deadline: Deadline | None, keep: int, moved: On
         after = FileStat.of(os.fstat(descriptor))
     finally:
         os.close(descriptor)
-    if after == before or after.size > size:
+    if after == before:
         return Content(digest.digest(), size, before, chunk if size <= keep and len(chunk) == size else None)
-    return None
+    # It may have been rewritten, and not appended to: keep no bytes, so that the upload reads them again and checks.
+    return Content(digest.digest(), size, before) if after.size > size else None
