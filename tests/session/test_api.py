@@ -182,6 +182,8 @@ def test_find_and_query_return_items(repo: bayou.Repo) -> None:
     assert [item.json() for item in repo.query('latest && tags.env == "test"', limit=1)] == [3]
     with pytest.raises(QueryInvalid):
         repo.query("tags.env ==")
+    with pytest.raises(QueryInvalid, match=r"^1 version cannot be evaluated: "):
+        repo.query('name == "y" && attributes.x > 1')
 
 
 def test_a_chain_works_and_leaves_nothing_open(clone: Clone) -> None:
