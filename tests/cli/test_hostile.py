@@ -19,7 +19,7 @@ from bayou.data.catalog.rows import SavedVersion
 from bayou.data.layout import ModelRef
 from bayou.data.outputs import Output
 from bayou.data.records import Records
-from bayou.data.runs import Job, Run, StepRecord
+from bayou.data.runs import JobRecord, Run, StepRecord
 from bayou.leases.objects import HeldLease, encode
 from bayou.objectstore import keys
 from bayou.session import write_session
@@ -67,7 +67,7 @@ def hostile(team: Team, monkeypatch: pytest.MonkeyPatch):
             finished_at=TIME,
             inputs={HOSTILE: HOSTILE},
             tags={HOSTILE: HOSTILE},
-            jobs=(Job(HOSTILE, HOSTILE, (step,)),),
+            jobs=(JobRecord(HOSTILE, HOSTILE, (step,)),),
             failed_step=HOSTILE,
             by=HOSTILE,
         )

@@ -14,7 +14,7 @@ import pytest
 
 import bayou
 from bayou.cli import output
-from bayou.cli.output import Output, Table, count, fail, hint, moment, say, show, size, warn
+from bayou.cli.output import CommandOutput, Table, count, fail, hint, moment, say, show, size, warn
 from bayou.core.clock import format_ms, parse_duration
 from bayou.core.text import VisibleStream, visible, visible_json
 
@@ -24,7 +24,7 @@ TABLE = Table(("name", "size"), [("data/x", "1 B"), ("a", "1,204 KB")], frozense
 
 
 def emit(capsys, *parts, json=False, quiet=False):
-    Output(json=json, quiet=quiet, verbose=0).emit({"a": 1}, parts)
+    CommandOutput(json=json, quiet=quiet, verbose=0).emit({"a": 1}, parts)
     return capsys.readouterr()
 
 
@@ -106,7 +106,7 @@ SHOW = """
 import sys
 from bayou.cli.output import *
 table = Table(("name", "size"), [("[b]x" * 30, "1 B")])
-Output(json={json}, quiet=False, verbose=0).emit({{"a": 1}}, [fail("broken"), table])
+CommandOutput(json={json}, quiet=False, verbose=0).emit({{"a": 1}}, [fail("broken"), table])
 print("rich" in sys.modules)
 """
 

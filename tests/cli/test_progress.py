@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from bayou.cli.output import Output
+from bayou.cli.output import CommandOutput
 from bayou.cli.progress import Bar, closing_line
 from bayou.core.activity import arrived, counted, moved, remark, waiting, watch
 from bayou.core.activity import hidden as hidden_line
@@ -51,7 +51,7 @@ def test_a_short_command_shows_nothing(console, screen):
 def test_nobody_at_a_terminal_means_no_bar_and_no_thread():
     before = threading.active_count()
 
-    with Output(json=False, quiet=False, verbose=0).progress() as bar:
+    with CommandOutput(json=False, quiet=False, verbose=0).progress() as bar:
         work(bar)
         assert threading.active_count() == before
 
@@ -239,7 +239,7 @@ def test_scripts_get_no_bar_even_at_a_terminal(monkeypatch, options, shown):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
 
-    bar = Output(**({"json": False, "quiet": False, "verbose": 0} | options)).progress()
+    bar = CommandOutput(**({"json": False, "quiet": False, "verbose": 0} | options)).progress()
 
     assert (bar._timer is not None) is shown
 

@@ -22,7 +22,7 @@ from bayou.data.layout import ModelRef
 from bayou.data.metadata import Options
 from bayou.data.outputs import EvaluatedRepository, Output, OutputRepository
 from bayou.data.records import Records
-from bayou.data.runs import Job, Run, RunRepository, StepRecord
+from bayou.data.runs import JobRecord, Run, RunRepository, StepRecord
 from bayou.data.spool import receive
 from bayou_testing.proxy import HttpProxy
 from tests.data.models import MODEL, OTHER, visible
@@ -53,7 +53,7 @@ RUN = Run(
     inputs={"day": "monday"},
     tags={"env": "prod"},
     jobs=(
-        Job(
+        JobRecord(
             "build",
             "running",
             (StepRecord("compile", "succeeded", "main", "plan", "o", 1.5, None, (SavedVersion("x", 1, 3, None),)),),

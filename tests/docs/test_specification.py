@@ -20,7 +20,7 @@ from bayou.data.manifest import ManifestFile
 from bayou.data.metadata import Metadata
 from bayou.data.outputs import Output
 from bayou.data.query.expression import KNOWN
-from bayou.data.runs import Attempt, Job, Run, StepRecord
+from bayou.data.runs import Attempt, JobRecord, Run, StepRecord
 from bayou.data.spool import SpoolRecord
 from bayou.engine import select
 from bayou.index.entry import Entry
@@ -92,7 +92,7 @@ def test_records_have_these_fields() -> None:
     assert listed("`owner`") == names(Owner)[0]
     assert listed("**Outputs** have") == names(Output)[0]
     assert listed("**Runs** have") == names(Run)[0]
-    assert [listed("a job is"), listed("a step"), listed("`attempts` has")] == names(Job, StepRecord, Attempt)
+    assert [listed("a job is"), listed("a step"), listed("`attempts` has")] == names(JobRecord, StepRecord, Attempt)
     assert listed("`state/changes/<ulid>.json` as") == {"owner", "place"} | names(ChangeSet)[0]
     assert listed("the record `<ulid>.json`") == names(SpoolRecord)[0]
     assert listed("The manifest is `{format: 1, files: [") == names(ManifestFile)[0]

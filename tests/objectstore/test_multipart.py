@@ -38,7 +38,7 @@ from bayou.objectstore.link import Link
 from bayou.objectstore.multipart import MIB, PARALLEL, THRESHOLD, part_size
 from bayou.objectstore.open import open_transport
 from bayou.objectstore.transport import GetResult, PutResult
-from bayou.objectstore.uploads import Part, Resumable
+from bayou.objectstore.uploads import Resumable, UploadPart
 from bayou.objectstore.url import parse_url
 from bayou_testing.azurite import ACCOUNT, ACCOUNT_KEY, AzuriteServer
 from bayou_testing.contract import payload
@@ -396,7 +396,7 @@ class MemoryLog:
     def begun(self, upload: str, part_size: int) -> None:
         self.kept = Resumable(upload, part_size, {})
 
-    def acknowledged(self, part: Part) -> None:
+    def acknowledged(self, part: UploadPart) -> None:
         assert self.kept is not None
         self.kept = Resumable(self.kept.upload, self.kept.part_size, {**self.kept.parts, part.number: part})
 

@@ -52,6 +52,12 @@ def test_the_package_has_five_names_and_shows_them() -> None:
     assert all(word in shown for word in ("class Repo", "open(path", "init(path", "repo.session", "query(self"))
 
 
+def test_help_of_the_errors_shows_their_tree_and_their_classes() -> None:
+    shown = pydoc.plain(pydoc.render_doc(bayou.errors))
+    assert all(word in shown for word in ("│   ├── LeaseTimeout", "class LeaseTimeout", "Catch `BayouError`"))
+    assert "ClassVar" not in shown.partition("class AccessDenied")[0]
+
+
 def test_importing_the_package_imports_nothing_else_of_it() -> None:
     code = "import sys, bayou; dir(bayou); print([name for name in sys.modules if name.startswith('bayou.')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -176,6 +182,8 @@ def test_find_and_query_return_items(repo: bayou.Repo) -> None:
     assert [item.json() for item in repo.query('latest && tags.env == "test"', limit=1)] == [3]
     with pytest.raises(QueryInvalid):
         repo.query("tags.env ==")
+    with pytest.raises(QueryInvalid, match=r"^1 version cannot be evaluated: "):
+        repo.query('name == "y" && attributes.x > 1')
 
 
 def test_a_chain_works_and_leaves_nothing_open(clone: Clone) -> None:

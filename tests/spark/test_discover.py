@@ -22,7 +22,7 @@ from bayou.objectstore import keys
 from bayou.objectstore.backends.credentials import StaticCredentials
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark.arrow import read_parts
-from bayou.spark.executor import SparkExecutor, _Run, schema_of
+from bayou.spark.executor import JobKernel, SparkExecutor, schema_of
 from bayou.spark.session import log_of
 from bayou.sync.plan.discovery_job import Discovery, DiscoveryJob, Verdict
 from tests.sync import reference_discovery as reference
@@ -90,20 +90,20 @@ def test_p9_what_only_a_client_with_a_head_writes_is_a_lost_head(spark, tmp_path
         discover(spark, spec)
 
 
-class FailsAtFirst(_Run):
+class FailsAtFirst(JobKernel):
     """The kernel of a job, but each task fails once, after it has done its work."""
 
     def __call__(self, part: object) -> Iterator[pyarrow.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        yield from _Run.__call__(self, part)
+        yield from JobKernel.__call__(self, part)
         if context.attemptNumber() == 0:
             raise OSError("the work is done, and the driver never hears of it")
 
 
 def test_tasks_that_run_twice_find_every_entry_once(spark, store, monkeypatch):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr("bayou.spark.executor._Run", FailsAtFirst)
+    monkeypatch.setattr("bayou.spark.executor.JobKernel", FailsAtFirst)
 
     with discover(spark, store) as found:
         assert list(found.entries()) == reference.discover(store.open()).entries
@@ -115,13 +115,13 @@ def test_credentials_are_neither_in_plans_nor_in_logs(spark, tmp_path, capfd):
     spec = replace(fill(tmp_path / "store", ["data/a"]), environ={"GOOGLE_BEARER_TOKEN": secret}, aws_keys=keys_of_aws)
     job = job_of(spec)
 
-    found = read_parts(spark, schema_of(Verdict), job.parts(1), _Run(job))
+    found = read_parts(spark, schema_of(Verdict), job.parts(1), JobKernel(job))
     found.explain(mode="extended")
     with pytest.raises(Exception, match="nonsense"):
         found.selectExpr("nonsense").collect()
 
     assert secret.encode() in pickle.dumps(spec)
-    assert secret not in repr(spec) + repr(job) + repr(_Run(job)) + "".join(capfd.readouterr())
+    assert secret not in repr(spec) + repr(job) + repr(JobKernel(job)) + "".join(capfd.readouterr())
     assert secret not in log_of(spark).read_text()
     assert b"data/a" in [bytes(row["key"]) for row in found.collect()]
 

@@ -18,7 +18,7 @@ from bayou.index.head import read_head
 from bayou.index.node_store import LocalNodes, StoreNodes
 from bayou.index.tree import IndexTree, scan
 from bayou.objectstore import keys, open_store
-from bayou.spark.executor import _Run
+from bayou.spark.executor import JobKernel
 from tests import api
 from tests.index.memory import MemoryFiles
 from tests.maintenance.replicas import damage
@@ -27,13 +27,13 @@ from tests.sync.conftest import Clone, Team
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-class FailsAtFirst(_Run):
+class FailsAtFirst(JobKernel):
     """The kernel of a job, but half of the tasks fail once, after they have done their work."""
 
     def __call__(self, part: object) -> Iterator[pyarrow.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        yield from _Run.__call__(self, part)
+        yield from JobKernel.__call__(self, part)
         if context.attemptNumber() == 0 and context.partitionId() % 2 == 0:
             raise RuntimeError("this task fails at first")
 
@@ -57,7 +57,7 @@ def told(url: str) -> list[tuple[object, ...]]:
 
 def test_both_engines_make_the_same_replica(warm, team: Team, tmp_path: Path, monkeypatch):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr("bayou.spark.executor._Run", FailsAtFirst)
+    monkeypatch.setattr("bayou.spark.executor.JobKernel", FailsAtFirst)
     monkeypatch.setattr("bayou.maintenance.replica.transfer.LEAST_COST", 1 << 20)
     for name in ("point", "spark"):
         (tmp_path / name).mkdir()

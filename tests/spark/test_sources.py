@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayou.engine.parts import Part, divide, groups, objects
+from bayou.engine.parts import StorePart, divide, groups, objects
 from bayou.objectstore.spec import StoreSpec
 from bayou.spark.arrow import batch_to_entries, entries_to_batch
 from bayou.worktree.scan import scan, subtrees
@@ -42,7 +42,7 @@ def test_the_parts_of_a_store_hold_every_key_but_our_own_once(spec, wanted):
     parts = divide(store, wanted)
 
     found = [meta for part in parts for page in objects(store, part) for meta in page]
-    if parts != [Part(None)]:
+    if parts != [StorePart(None)]:
         assert sorted(meta.key for meta in found) == sorted(key for key in KEYS if not key.startswith(".bayou/"))
     assert {meta.key: meta for meta in found}.items() <= {
         meta.key: meta for page in store.list() for meta in page
@@ -57,16 +57,16 @@ def test_a_directory_that_has_an_odd_one_in_it_is_not_divided(spec, tmp_path):
 
     parts = divide(store, 100)
 
-    assert Part("data") in parts
-    assert "data/c\x01/x" in [meta.key for page in objects(store, Part("data")) for meta in page]
+    assert StorePart("data") in parts
+    assert "data/c\x01/x" in [meta.key for page in objects(store, StorePart("data")) for meta in page]
 
 
 def test_a_store_that_cannot_list_a_level_is_one_part(monkeypatch, spec):
     store = spec.open()
     monkeypatch.setattr(type(store), "list_directory", lambda *_: None)
 
-    assert divide(store, 100) == [Part(None)]
-    (flat,) = [list(page) for page in objects(store, Part("data", deep=False))]
+    assert divide(store, 100) == [StorePart(None)]
+    (flat,) = [list(page) for page in objects(store, StorePart("data", deep=False))]
     assert [meta.key for meta in flat] == ["data/a", "data/a.b"]
 
 

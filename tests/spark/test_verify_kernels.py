@@ -32,7 +32,7 @@ from bayou.objectstore.multipart import DownloadResult
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.packs.archive import PackBuilder
-from bayou.spark.executor import _Run, decode
+from bayou.spark.executor import JobKernel, decode
 from tests.index.memory import MemoryStore
 from tests.maintenance.reference_gc import SweepReference
 from tests.maintenance.reference_verify import compare
@@ -179,7 +179,7 @@ class ByWire:
 
     def run(self, job: Any) -> Any:
         parts = job.parts(self.wanted)
-        return job.fold(row for part in parts for some in _Run(job)(part) for row in decode(job.row, some))
+        return job.fold(row for part in parts for some in JobKernel(job)(part) for row in decode(job.row, some))
 
 
 def executors(threads: int) -> Any:

@@ -18,9 +18,9 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.spark.executor import SparkEngines, decode, encode, schema_of
 from bayou.sync.context import SyncContext
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import BulkMover, Downloaded, TransferExecutor, Upload, UploadResults
+from bayou.sync.transfer.executor import BulkTransferExecutor, Downloaded, TransferExecutor, Upload, UploadResults
 
-MakeMover = Callable[[SyncContext], BulkMover]
+MakeMover = Callable[[SyncContext], BulkTransferExecutor]
 
 PARTS = 5
 
@@ -66,7 +66,7 @@ class PretendedExecutor:
         rows = list(job.run(part))
         return decode(job.row, encode(schema_of(job.row), rows)) if rows else iter(())
 
-    def mover(self, spec: StoreSpec, context: SyncContext) -> BulkMover:
+    def transfer_executor(self, spec: StoreSpec, context: SyncContext) -> BulkTransferExecutor:
         return self.make_mover(context)
 
 

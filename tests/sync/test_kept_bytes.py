@@ -48,8 +48,8 @@ def test_what_there_is_no_room_for_is_read_again(
     team: Team, a: Clone, monkeypatch: pytest.MonkeyPatch, each: int, whole: int
 ) -> None:
     monkeypatch.setattr(FileScan, "stat_only", lambda *_: None)  # all are read at once, however old they look
-    monkeypatch.setattr(local_scanner, "_KEEP_FILE_BYTES", each)
-    monkeypatch.setattr(local_scanner, "_KEEP_BYTES", whole)
+    monkeypatch.setattr(local_scanner, "KEEP_FILE_BYTES", each)
+    monkeypatch.setattr(local_scanner, "KEEP_BYTES", whole)
     kept: list[bool] = []
     begin = push.begin
 

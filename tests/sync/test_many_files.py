@@ -46,7 +46,9 @@ def test_everything_arrives_and_is_counted(s3_team: Team, a: Clone, proxy: HttpP
     a.write_all(files)
     pushed = a.push()
     assert (pushed.exit_code, pushed.pushed.files, pushed.failed) == (0, len(files), [])
-    assert proxy.log.count(method="PUT", path=OBJECTS) == len(SMALL) + 3 + 2, "and that is all: the largest has 2 parts"
+    parts = proxy.log.count(method="PUT", path="large", query="partNumber")
+    assert parts >= 2, "how many depends on the speed of the link"
+    assert proxy.log.count(method="PUT", path=OBJECTS) - parts == len(SMALL) + 3, "and that is all"
     counted(pushed, proxy)
 
     proxy.log.clear()

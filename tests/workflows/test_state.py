@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bayou.core.errors import WorkflowInvalid
-from bayou.data.runs import Job, Run, StepRecord
+from bayou.data.runs import JobRecord, Run, StepRecord
 from bayou.workflows.state import LoopElement, State, elements, names
 from tests.workflows.scene import ID, workflow
 
@@ -166,7 +166,7 @@ def test_what_succeeded_before_is_kept_and_nothing_else():
         StepRecord("c[x]", "succeeded"),
         StepRecord("c[y]", "failed"),
     )
-    earlier = Run("r", ID, "nightly", "failed", "2026-01-01T00:00:00.000Z", jobs=(Job("one", "failed", old),))
+    earlier = Run("r", ID, "nightly", "failed", "2026-01-01T00:00:00.000Z", jobs=(JobRecord("one", "failed", old),))
 
     kept = found.keep(earlier)
 

@@ -19,7 +19,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bayou.cli.output import Output
+from bayou.cli.output import CommandOutput
 from bayou.core import activity, limits
 from bayou.core.clock import parse_duration
 from bayou.core.errors import NotConfirmed, UsageError
@@ -64,8 +64,8 @@ class Common(Struct):
     """The open datastore of this process, once a command needs one (`connect`)."""
 
     @property
-    def output(self) -> Output:
-        return Output(json=self.json, quiet=self.quiet, verbose=self.verbose, warnings=self.warnings)
+    def output(self) -> CommandOutput:
+        return CommandOutput(json=self.json, quiet=self.quiet, verbose=self.verbose, warnings=self.warnings)
 
     @property
     def named_repo(self) -> Path | None:

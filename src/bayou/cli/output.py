@@ -1,7 +1,8 @@
 """The output of a command: lines and tables for people, or exactly one JSON document for scripts.
 
 Results go to stdout, everything else to stderr. The renderers (`bayou.cli.render`) return `Line`s and `Table`s and a
-`Document`; `Output.emit` prints one or the other. The second half of the module formats numbers, sizes and times.
+`Document`; `CommandOutput.emit` prints one or the other. The second half of the module formats numbers, sizes and
+times.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def fail(text: str) -> Line:
     return Line(text, "error", always=True)
 
 
-class Output(Struct, frozen=True):
+class CommandOutput(Struct, frozen=True):
     """Prints the result of a command, as its options ask for."""
 
     json: bool

@@ -19,7 +19,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -182,6 +182,11 @@ def owner_ids(owner: Path) -> list[str]:
             return []
         text = opened.read(_MAX_BYTES).decode(errors="replace")
     return [word for word in text.split() if _ID.fullmatch(word)]
+
+
+def is_foreign(ids: Collection[str], found: Collection[str]) -> bool:
+    """Return whether a file has none of the `ids` of the state that it is in: Git may have put it there (V24)."""
+    return bool(ids) and set(ids).isdisjoint(found) and not trusts_all()
 
 
 def register(local: Path) -> str:

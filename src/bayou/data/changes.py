@@ -19,8 +19,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from bayou.config.ownership import OWNER, owner_ids
-from bayou.config.trust import trusts_all
+from bayou.config.ownership import OWNER, is_foreign, owner_ids
 from bayou.core.atomic_file import fsync_directory, write_file
 from bayou.core.errors import BayouError, StateError
 from bayou.core.file_lock import FileLock
@@ -31,12 +30,14 @@ from bayou.data.layout import METADATA, version_path
 from bayou.data.metadata import Metadata
 from bayou.data.sync_hooks import changes_directory, pending_changesets
 from bayou.repo import Repo
+from bayou.worktree.durability import state_errors
 
 T = TypeVar("T")
 
 LOCK_TIMEOUT_S = 60.0
 _READ_TIMEOUT_S = 5.0
 _MIN_ATTEMPTS = 5
+_FAILED = "cannot note a change"
 
 
 class Placement(Struct, frozen=True):
@@ -65,7 +66,7 @@ def exclusive_change(context: DataContext, *, finishing: bool = True) -> Iterato
     Without `finishing` they stay: one that cannot be finished does not keep a new version from being made.
     """
     lock = _lock(context.repo)
-    with _state_errors():
+    with state_errors(_FAILED):
         context.repo.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = lock.acquire(LOCK_TIMEOUT_S)
     if not held:
@@ -258,7 +259,7 @@ def _datastore(repo: Repo) -> list[str | None]:
 
 def _write_file(file: Path, datastore: list[str | None], changeset: ChangeSet) -> None:
     """Write a change set to its file; it is durable, and whole, when this returns."""
-    with _state_errors():
+    with state_errors(_FAILED):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         placements = [asdict(placement) for placement in changeset.placements]
         fields = {"owner": _owners(file)[:1], "place": datastore, **asdict(changeset), "placements": placements}
@@ -283,7 +284,7 @@ def _read_file(file: Path) -> tuple[list[str | None], ChangeSet]:
 
 
 def _remove_file(file: Path) -> None:
-    with _state_errors(), contextlib.suppress(FileNotFoundError):
+    with state_errors(_FAILED), contextlib.suppress(FileNotFoundError):
         file.unlink()
         fsync_directory(file.parent)  # or a power cut would bring it back, to be applied again long after
 
@@ -294,20 +295,8 @@ def _owners(file: Path) -> list[str]:
 
 def _check_owner(file: Path, found: list[str]) -> None:
     """Raise unless a change set belongs to the state that it is in: Git may have put it there (V24)."""
-    ids = _owners(file)
-    if ids and not set(ids) & set(found) and not trusts_all():
+    if is_foreign(_owners(file), found):
         raise StateError(
             f"the change in {file.name} was not noted by you on this machine, so it is not made",
             hint=f"look at .bayou/state/changes/{file.name}, and remove it",
         )
-
-
-@contextlib.contextmanager
-def _state_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StateError(
-            f"cannot note a change: {error.strerror}",
-            hint="check that this user may write to .bayou, and that its volume has space",
-        ) from None

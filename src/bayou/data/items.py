@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bayou.data.manifest import Manifest
     from bayou.data.metadata import NewVersion, Options
     from bayou.data.spool import SpooledInput
-    from bayou.data.staging import Allocation, SaveResult, Stage
+    from bayou.data.staging import Allocation, SaveResult, StagedVersions
 
 __all__ = ["DataRepository", "Item"]
 
@@ -150,11 +150,11 @@ class DataRepository:
 
         return Allocation(self._context, self._new_version(model, name, options))
 
-    def stage(self) -> Stage:
+    def stage(self) -> StagedVersions:
         """Return a stage: the versions saved on it become visible together."""
-        from bayou.data.staging import Stage  # noqa: PLC0415
+        from bayou.data.staging import StagedVersions  # noqa: PLC0415
 
-        return Stage(self._context, self._new_version)
+        return StagedVersions(self._context, self._new_version)
 
     def delete(self, model: ModelRef, name: str, version: int | None = None) -> int:
         """Delete a version, or (None) all; return how many. `DataNotFound` if there is none. Follows no renames."""

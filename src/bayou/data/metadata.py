@@ -202,7 +202,7 @@ def parse_keep(text: str) -> Keep:
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments of `save`, `allocate` and `Stage.save`."""
+    """Keyword arguments of `save`, `allocate` and `StagedVersions.save`."""
 
     content_type: str | None
     tags: Mapping[str, str]

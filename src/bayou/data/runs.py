@@ -55,7 +55,7 @@ class StepRecord(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
 
 
-class Job(Struct, frozen=True):
+class JobRecord(Struct, frozen=True):
     """The record of one job of a run."""
 
     name: str
@@ -74,7 +74,7 @@ class Run(Struct, frozen=True):
     finished_at: str | None = None
     inputs: Mapping[str, object] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[JobRecord, ...] = ()
     failed_step: str | None = None
     by: str | None = None
 
@@ -106,7 +106,7 @@ class Run(Struct, frozen=True):
         )
 
 
-def _fields(record: Run | Job | StepRecord | Attempt | SavedVersion) -> dict[str, Any]:
+def _fields(record: Run | JobRecord | StepRecord | Attempt | SavedVersion) -> dict[str, Any]:
     """Return the fields of a struct, in order, without converting their values."""
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
@@ -119,9 +119,9 @@ def _step_fields(step: StepRecord) -> dict[str, Any]:
     }
 
 
-def _job(path: str, found: Mapping[str, Any]) -> Job:
+def _job(path: str, found: Mapping[str, Any]) -> JobRecord:
     steps = tuple(_step(path, step) for step in records_in(path, found, "steps"))
-    return Job(text_in(path, found, "name"), text_in(path, found, "status"), steps)
+    return JobRecord(text_in(path, found, "name"), text_in(path, found, "status"), steps)
 
 
 def _step(path: str, found: Mapping[str, Any]) -> StepRecord:

@@ -19,8 +19,7 @@ from typing import BinaryIO, Literal
 
 from msgspec import Struct
 
-from bayou.config.ownership import OWNER, owner_ids
-from bayou.config.trust import trusts_all
+from bayou.config.ownership import OWNER, is_foreign, owner_ids
 from bayou.core import kept, limits
 from bayou.core.atomic_file import fsync_directory, write_file
 from bayou.core.clock import now
@@ -35,6 +34,7 @@ from bayou.data.metadata import Options
 from bayou.repo import Repo
 from bayou.state.freshness import RECORD, pending_inputs, spool_directory
 from bayou.worktree.atomic_write import OutFile
+from bayou.worktree.durability import state_errors
 
 _RAW = ".raw"
 _PARTS = ".parts"
@@ -125,7 +125,7 @@ class SpooledInput:
 
     def refuse(self) -> Path:
         """Move an input that can never be used out of the way of the others, and return where its content is."""
-        with _state_errors():
+        with state_errors(_FULL):
             directory = spool_directory(self._repo)
             refused = directory / _REFUSED
             refused.mkdir(mode=0o700, exist_ok=True)
@@ -183,7 +183,7 @@ def receive_copy(
 ) -> SpooledInput:
     """Do what `receive` does, for an input that `copy` writes; it makes its parts with `create_part`."""
     kept.now("nothing was saved")
-    with _state_errors():
+    with state_errors(_FULL):
         directory = spool_directory(repo)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _sweep(repo)  # a killed process may have left half of a large file
@@ -192,7 +192,7 @@ def receive_copy(
         # Only errors of the copy are translated: an error of the caller's own content is the caller's.
         with io.BufferedWriter(OutFile(descriptor, _FULL, closefd=False)) as file:
             measured = copy(file, directory / f"{number}{_PARTS}")
-        with _state_errors():
+        with state_errors(_FULL):
             if measured.files is not None:
                 fsync_directory(directory / f"{number}{_PARTS}")
             os.fsync(descriptor)
@@ -231,13 +231,13 @@ def receive_copy(
 @contextlib.contextmanager
 def create_part(path: Path) -> Iterator[BinaryIO]:
     """Yield a file of an input; it is durable when the block ends."""
-    with _state_errors():
+    with state_errors(_FULL):
         path.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with io.BufferedWriter(OutFile(descriptor, _FULL, closefd=False)) as file:
             yield file
-        with _state_errors():
+        with state_errors(_FULL):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -274,7 +274,7 @@ def remove_input(repo: Repo, number: str) -> None:
     if not is_ulid(number):
         return
     directory = spool_directory(repo)
-    with _state_errors():
+    with state_errors(_FULL):
         with contextlib.suppress(FileNotFoundError):
             (directory / f"{number}{RECORD}").unlink()
             fsync_directory(directory)  # or a power cut would bring it back, to be used again
@@ -326,8 +326,7 @@ def _read(repo: Repo, number: str) -> SpoolRecord | None:
             f"the input {number} cannot be read: {error}",
             hint=f"look at .bayou/state/spool/{number}.raw, and remove it and {number}.json",
         ) from None
-    ids = owner_ids(repo.state / OWNER)
-    if ids and not set(ids) & set(record.owner) and not trusts_all():
+    if is_foreign(owner_ids(repo.state / OWNER), record.owner):
         raise StateError(  # V24: Git may have put it there
             f"the input {number} was not given by you on this machine, so it is not used",
             hint=f"look at .bayou/state/spool/{number}.raw, and remove it and {number}.json",
@@ -354,14 +353,3 @@ def _sweep(repo: Repo) -> None:
                     (directory / name).unlink(missing_ok=True)
         if descriptor is not None:
             os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _state_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StateError(
-            f"{_FULL}: {error.strerror}",
-            hint="check that this user may write to .bayou, and that its volume has space",
-        ) from None

@@ -136,7 +136,7 @@ class _Staged(Struct, frozen=True):
     measured: ContentInfo
 
 
-class Stage:
+class StagedVersions:
     """Versions that become visible together or not at all. Leaving the block without `publish` deletes them."""
 
     def __init__(self, context: DataContext, new_version: Callable[..., NewVersion]) -> None:
@@ -189,7 +189,7 @@ class Stage:
             described.append(newest[item.item])
         return described
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> StagedVersions:
         return self
 
     def __exit__(

@@ -6,14 +6,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayou.core import limits
-from bayou.core.errors import StateError
 from bayou.repo import Repo
+from bayou.state.freshness import record_names
 
 if TYPE_CHECKING:
     from bayou.state.connection import Connection
@@ -33,14 +32,7 @@ def finish_pending_changesets(repo: Repo, connection: Connection | None = None) 
 def pending_changesets(repo: Repo) -> list[Path]:
     """Return the files of change sets that are not finished, the oldest first."""
     directory = changes_directory(repo)
-    try:
-        return [directory / name for name in sorted(os.listdir(directory)) if name.endswith(".json")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise StateError(
-            f"cannot read {directory.name}: {error.strerror}", hint="check that this user may read .bayou/state"
-        ) from None
+    return [directory / name for name in record_names(directory)]
 
 
 def changes_directory(repo: Repo) -> Path:

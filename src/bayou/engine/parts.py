@@ -31,7 +31,7 @@ _PAGE = 1000
 T = TypeVar("T")
 
 
-class Part(Struct, frozen=True):
+class StorePart(Struct, frozen=True):
     """A directory of a store (None: its root): all keys below it (`deep`), or only the objects directly in it."""
 
     directory: str | None
@@ -53,25 +53,25 @@ class Part(Struct, frozen=True):
         return at == len(self.inside) or self.inside[at] != path[:end]
 
 
-def divide(store: Store, wanted: int) -> list[Part]:
+def divide(store: Store, wanted: int) -> list[StorePart]:
     """Return parts that hold every key of the store except Bayou's own; about `wanted`, or as many as there are."""
-    done: list[Part] = []
-    front: list[Part] = [Part(None)]
+    done: list[StorePart] = []
+    front: list[StorePart] = [StorePart(None)]
     listed = 0
     while front and len(done) + len(front) < wanted and listed + len(front) <= MOST_LEVELS:
         listed += len(front)
-        below: list[Part] = []
+        below: list[StorePart] = []
         for part, inside in zip(front, store.map(lambda part: _directories(store, part), front), strict=True):
             if inside is None:
                 done.append(part)
             else:
-                done.append(Part(part.directory, deep=False, inside=tuple(sorted(inside))))
-                below += [Part(directory) for directory in inside]
+                done.append(StorePart(part.directory, deep=False, inside=tuple(sorted(inside))))
+                below += [StorePart(directory) for directory in inside]
         front = below
     return done + front
 
 
-def objects(store: Store, part: Part) -> Iterator[Sequence[ObjectMeta]]:
+def objects(store: Store, part: StorePart) -> Iterator[Sequence[ObjectMeta]]:
     """Yield pages of the objects of a part. A failure raises, and never ends a listing early (V4)."""
     under = None if part.directory is None else keys.as_listed(part.directory)
     if part.deep:
@@ -95,7 +95,7 @@ def groups(parts: Sequence[T], wanted: int) -> list[Sequence[T]]:
     return [parts[at : at + size] for at in range(0, len(parts), size)]
 
 
-def _directories(store: Store, part: Part) -> list[str] | None:
+def _directories(store: Store, part: StorePart) -> list[str] | None:
     """Return the directories that lie directly in a part; None if it cannot be divided."""
     level = store.list_directory(None if part.directory is None else keys.as_listed(part.directory))
     if level is None:

@@ -23,7 +23,7 @@ from bayou.core.paths import refusal
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
-from bayou.engine.parts import Part, divide, groups, objects
+from bayou.engine.parts import StorePart, divide, groups, objects
 from bayou.engine.spool import SortedSpool, key_bytes, key_text
 from bayou.index.check import try_load
 from bayou.index.discovery import nested_store, parents, trash_refusal
@@ -254,13 +254,13 @@ class ListJob:
     def needs(self) -> Needs:
         return Needs((self._store,))
 
-    def parts(self, wanted: int) -> Sequence[Sequence[Part]]:
+    def parts(self, wanted: int) -> Sequence[Sequence[StorePart]]:
         wanted = min(wanted, max(1, -(-self._entries // ENTRIES_PER_PART)))
         found = divide(self._store.open(), wanted)
         whole = any(part.directory is None and part.deep for part in found)
-        return groups(found if whole else [*found, Part(keys.INTERNAL)], wanted)
+        return groups(found if whole else [*found, StorePart(keys.INTERNAL)], wanted)
 
-    def run(self, part: Sequence[Part]) -> Iterator[Listed]:
+    def run(self, part: Sequence[StorePart]) -> Iterator[Listed]:
         return _ListKernel(self._store).run(part)
 
     def fold(self, rows: Iterable[Listed]) -> tuple[frozenset[str], int]:
@@ -285,7 +285,7 @@ class _ListKernel:
     def __init__(self, store: StoreHandle) -> None:
         self._store = store
 
-    def run(self, part: Sequence[Part]) -> Iterator[Listed]:
+    def run(self, part: Sequence[StorePart]) -> Iterator[Listed]:
         other_stores: set[str] = set()
         newest = 0
         for page in (page for directory in part for page in objects(self._store.open(), directory)):

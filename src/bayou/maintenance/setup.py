@@ -40,6 +40,7 @@ from bayou.core.errors import (
     UsageError,
 )
 from bayou.core.progress import NoProgress, Progress
+from bayou.core.text import count
 from bayou.index.node import REPAIR
 from bayou.objectstore import keys
 from bayou.objectstore.probe import learn_etag_form, probe
@@ -381,7 +382,7 @@ def _raise_failed(report: SyncReport, source: Collection[str]) -> None:
     failed = [failure for failure in report.failed if failure.path in own or failure.code not in _DAMAGE]
     if failed:
         raise SyncError(
-            f"{len(failed)} files could not be moved, as {failed[0].path}: {failed[0].message}",
+            f"{count(len(failed), 'file')} could not be moved, first {failed[0].path}: {failed[0].message}",
             hint="nothing was switched; remove the cause, and run the same command again",
         )
 

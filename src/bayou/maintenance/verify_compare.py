@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.errors import NodeDamaged, NodeMissing
-from bayou.engine.parts import Part, objects
+from bayou.engine.parts import StorePart, objects
 from bayou.engine.spool import SortedSpool, key_bytes, key_text
 from bayou.index.check import damage_of, try_load
 from bayou.index.discovery import (
@@ -101,7 +101,7 @@ class Finding(NamedTuple):
 class Section(Struct, frozen=True):
     """A part of the listing, the leaves of index and trash that can hold its paths, and unreadable ranges."""
 
-    part: Part
+    part: StorePart
     leaves: Sequence[Ref]
     trash: Sequence[Ref]
     hidden: Sequence[KeyRange]

@@ -29,7 +29,7 @@ from bayou.core.iterators import batched
 from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
-from bayou.engine.parts import REQUEST, Part, divide, groups
+from bayou.engine.parts import REQUEST, StorePart, divide, groups
 from bayou.engine.spool import SortedSpool, key_bytes, key_text
 from bayou.index.check import Outline, outline, try_load
 from bayou.index.discovery import (
@@ -327,7 +327,7 @@ class _Leaves:
         children = [ref for ref in tree.leaves if isinstance(ref, Child)]
         self._first, self._last = [ref.first for ref in children], [ref.last for ref in children]
 
-    def of(self, part: Part) -> Sequence[Ref]:
+    def of(self, part: StorePart) -> Sequence[Ref]:
         """Return the leaves that may hold a path of a part."""
         if not self._first:
             return self._leaves
@@ -338,7 +338,7 @@ class _Leaves:
         return [self._leaves[at] for at in found if not _lies_inside(part, self._first[at], self._last[at])]
 
 
-def _lies_inside(part: Part, first: str, last: str) -> bool:
+def _lies_inside(part: StorePart, first: str, last: str) -> bool:
     """Whether a range of paths lies in a directory that was split off from a part."""
     if part.deep or part.holds(first):
         return False
@@ -347,11 +347,11 @@ def _lies_inside(part: Part, first: str, last: str) -> bool:
     return first.startswith("" if part.directory is None else f"{part.directory}/") and last.startswith(child)
 
 
-def _key_range(part: Part) -> KeyRange:
+def _key_range(part: StorePart) -> KeyRange:
     return EVERYTHING if part.directory is None else KeyRange.under(f"{part.directory}/")
 
 
-def _touches(part: Part, span: KeyRange) -> bool:
+def _touches(part: StorePart, span: KeyRange) -> bool:
     both = _key_range(part) & span
     return both.end is None or both.start < both.end
 

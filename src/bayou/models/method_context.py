@@ -42,7 +42,7 @@ LOG_TAIL = 128 << 10
 """A log has the first `LOG_BYTES` of what a method prints, and, if that was more, its last `LOG_TAIL` (V25)."""
 
 
-class Leases(Protocol):
+class HeldLeases(Protocol):
     """The leases of a session; `lost` once another holder has one of them."""
 
     @property
@@ -56,7 +56,7 @@ class WriteSession(Protocol):
     def records(self) -> Records: ...
 
     @property
-    def leases(self) -> Leases: ...
+    def leases(self) -> HeldLeases: ...
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -16,7 +16,7 @@ from bayou.data.layout import Owner
 from bayou.data.metadata import Metadata
 from bayou.data.outputs import Output
 from bayou.models.expressions.evaluate import redact
-from bayou.models.method_context import Leases, MethodContext, WriteSession
+from bayou.models.method_context import HeldLeases, MethodContext, WriteSession
 from bayou.models.prepare import PreparedRun, RunRequest, prepare
 
 __all__ = ["CANCELLED", "FAILED", "SUCCEEDED", "PreparedRun", "RunRequest", "WriteSession", "prepare", "run_method"]
@@ -100,7 +100,7 @@ class _Running:
         self.outcome = _Outcome(CANCELLED, "cancelled, and did not stop")
         threading.Thread(target=self._run, name="bayou-method", daemon=True).start()
 
-    def wait(self, cancel: threading.Event, leases: Leases, timeout_s: float | None) -> None:
+    def wait(self, cancel: threading.Event, leases: HeldLeases, timeout_s: float | None) -> None:
         """Wait until the method has ended, or was stopped because of `cancel`, a lost lease or the timeout."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._ended.wait(_POLL_S if until is None else max(0.0, min(_POLL_S, until - time.monotonic()))):

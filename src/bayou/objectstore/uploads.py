@@ -36,7 +36,7 @@ _ABORT_S = 10.0
 """Seconds for the request that drops an upload after a failure."""
 
 
-class Part(Struct, frozen=True):
+class UploadPart(Struct, frozen=True):
     """A part that the store has acknowledged: its number, the store's tag, and the hash of the bytes that were sent."""
 
     number: int
@@ -49,7 +49,7 @@ class Resumable(Struct, frozen=True):
 
     upload: str
     part_size: int
-    parts: Mapping[int, Part]
+    parts: Mapping[int, UploadPart]
 
 
 class PartLog(Protocol):
@@ -61,7 +61,7 @@ class PartLog(Protocol):
     def begun(self, upload: str, part_size: int) -> None:
         """Record an upload, instead of any earlier one of this object."""
 
-    def acknowledged(self, part: Part) -> None:
+    def acknowledged(self, part: UploadPart) -> None:
         """Record a part that the store has acknowledged."""
 
     def forget(self) -> None:
@@ -116,12 +116,12 @@ class PartUploader:
         digest = hashlib.sha256()
         tags: dict[int, str] = {}
 
-        def missing() -> Iterator[tuple[Part, bytes]]:
+        def missing() -> Iterator[tuple[UploadPart, bytes]]:
             """Read the file once, in order, and yield the parts that the store does not have as they are now."""
             chunks = multipart.file_parts(source, size, begun.part_size, self._deadline)
             for number, data in enumerate(chunks, 1):
                 digest.update(data)
-                part = Part(number, "", hashlib.sha256(data).digest())
+                part = UploadPart(number, "", hashlib.sha256(data).digest())
                 known = begun.parts.get(number)
                 if known is not None and known.sha256 == part.sha256:
                     tags[number] = known.tag
@@ -146,7 +146,7 @@ class PartUploader:
         self._forget()
         return replace(stored, repeated=stored.repeated or resumed)
 
-    def _put(self, begun: Resumable, piece: tuple[Part, bytes]) -> Part:
+    def _put(self, begun: Resumable, piece: tuple[UploadPart, bytes]) -> UploadPart:
         part, data = piece
         put = partial(self._parts.put_part, self._full, begun.upload, part.number, data)
         tag = self._client.send(

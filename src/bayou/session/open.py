@@ -142,12 +142,13 @@ class Repo:
         `QueryInvalid` if the predicate is not CEL, or cannot be evaluated for some item.
         """
         from bayou.core.errors import QueryInvalid  # noqa: PLC0415
+        from bayou.core.text import count  # noqa: PLC0415
         from bayou.data.query import query  # noqa: PLC0415
 
         self.records.catalog.refresh()
         found = query(self.records, predicate, limit=limit)
         if found.failed:
-            raise QueryInvalid(f"{len(found.failed)} versions cannot be evaluated: {found.failed[0]}")
+            raise QueryInvalid(f"{count(len(found.failed), 'version')} cannot be evaluated: {found.failed[0]}")
         data = self.data
         return [
             data.get(ModelRef(row["type"], row["model_id"], row["model"]), row["name"], row["version"])

@@ -68,14 +68,14 @@ class SparkExecutor:
         spark, stage = self.session, job.stage
         with spark_errors(log_of(spark)), interrupt_at_deadline(spark, self._deadline), interrupt_on_error(spark):
             parts = job.parts(self.slots * _PARTS_PER_TASK)
-            frame = read_parts(spark, schema_of(job.row), parts, _Run(job))
+            frame = read_parts(spark, schema_of(job.row), parts, JobKernel(job))
             with (
                 watching(spark, self._progress, stage.what, files=stage.files, bytes=stage.bytes),
                 closing(self._rows(job.row, batches(spark, frame))) as rows,
             ):
                 return job.fold(rows)
 
-    def mover(self, spec: StoreSpec, context: SyncContext) -> SparkTransfer:
+    def transfer_executor(self, spec: StoreSpec, context: SyncContext) -> SparkTransfer:
         from bayou.spark.transfer import SparkTransfer  # noqa: PLC0415
 
         return SparkTransfer(
@@ -95,7 +95,7 @@ class SparkExecutor:
             yield from decode(row, batch)
 
 
-class _Run:
+class JobKernel:
     """A kernel: from a part to batches of its rows. Spark may run it twice for a part."""
 
     def __init__(self, job: Job[Any, Any, Any]) -> None:

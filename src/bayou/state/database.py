@@ -26,8 +26,7 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import ClassVar, cast
 
-from bayou.config.ownership import ASIDE, OWNER, create_private, owner_ids, set_aside_damaged
-from bayou.config.trust import trusts_all
+from bayou.config.ownership import ASIDE, OWNER, create_private, is_foreign, owner_ids, set_aside_damaged
 from bayou.core.errors import StateError, StateSetAside
 from bayou.core.file_lock import FileLock
 from bayou.index.entry import Entry
@@ -298,9 +297,8 @@ class Database:
 
     def _check_owner(self, connection: sqlite3.Connection) -> None:
         """Raise unless this file was created with the state directory around it: Git may have replaced it (V24)."""
-        ids = owner_ids(self.path.with_name(OWNER))
         found = [owner for (owner,) in connection.execute("SELECT id FROM owner")]
-        if ids and not set(ids) & set(found) and not trusts_all():
+        if is_foreign(owner_ids(self.path.with_name(OWNER)), found):
             raise StateError(
                 f"{self.path.name} is not the one that you made here: something has replaced it",
                 hint="move .bayou/state away, and find out what did: the next sync finds out anew what is here",

@@ -72,9 +72,13 @@ def pending_inputs(repo: Repo) -> list[str]:
     """Return the ids of the spooled inputs, the oldest first, also those that a living process works on."""
     if not (repo.local / "state").is_dir():
         return []  # and none is made: a repo whose datastore is a directory may have no state
-    directory = spool_directory(repo)
+    return [name.removesuffix(RECORD) for name in record_names(spool_directory(repo))]
+
+
+def record_names(directory: Path) -> list[str]:
+    """Return the names of the `.json` files in a directory of the state, in order; none if there is no directory."""
     try:
-        return sorted(name.removesuffix(RECORD) for name in os.listdir(directory) if name.endswith(RECORD))
+        return sorted(name for name in os.listdir(directory) if name.endswith(RECORD))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

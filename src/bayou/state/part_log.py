@@ -12,7 +12,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from bayou.objectstore.uploads import Part, Resumable
+from bayou.objectstore.uploads import Resumable, UploadPart
 from bayou.state.database import Database
 
 
@@ -61,7 +61,7 @@ class ObjectPartLog(Struct, frozen=True):
             "SELECT number, tag, sha256 FROM part WHERE place = ? AND path = ? AND push = ?", self.key
         )
         upload, part_size = cast("tuple[str, int]", begun[0])
-        known = [Part(*row) for row in cast("list[tuple[int, str, bytes]]", parts)]
+        known = [UploadPart(*row) for row in cast("list[tuple[int, str, bytes]]", parts)]
         return Resumable(upload, part_size, {part.number: part for part in known})
 
     def begun(self, upload: str, part_size: int) -> None:
@@ -69,7 +69,7 @@ class ObjectPartLog(Struct, frozen=True):
         with self.database.note() as db:
             db.execute("INSERT INTO part_upload VALUES (?, ?, ?, ?, ?)", (*self.key, upload, part_size))
 
-    def acknowledged(self, part: Part) -> None:
+    def acknowledged(self, part: UploadPart) -> None:
         with self.database.note() as db:
             db.execute(
                 "INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?, ?, ?)",

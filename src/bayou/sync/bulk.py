@@ -12,15 +12,18 @@ from bayou.objectstore.store import Store
 
 if TYPE_CHECKING:
     from bayou.sync.context import SyncContext
-    from bayou.sync.transfer.executor import BulkMover
+    from bayou.sync.transfer.executor import BulkTransferExecutor
 
 
 @runtime_checkable
 class BulkExecutor(Protocol):
     """An executor whose workers also transfer files."""
 
-    def mover(self, spec: StoreSpec, context: SyncContext) -> BulkMover:
-        """Return the mover of files; raise `SparkNotShared` if workers cannot see the tree or the staging directory."""
+    def transfer_executor(self, spec: StoreSpec, context: SyncContext) -> BulkTransferExecutor:
+        """Return what transfers the files of a sync.
+
+        `SparkNotShared` if workers cannot see the tree or the staging directory.
+        """
 
 
 def store_handle(config: Config, store: Store, deadline: Deadline) -> StoreHandle:

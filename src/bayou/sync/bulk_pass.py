@@ -37,7 +37,7 @@ from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import read_remote, record_compared, record_in_sync, report_scan, resolve_pending
 from bayou.sync.transfer.apply import StartedPlan, begin, finish, refuse_conflicts
-from bayou.sync.transfer.executor import BulkMover
+from bayou.sync.transfer.executor import BulkTransferExecutor
 from bayou.sync.transfer.pull import IncomingFile, downloads
 
 _NAMED = 3
@@ -67,10 +67,12 @@ def large_pass(context: SyncContext, executor: Executor, store_view: RemoteSnaps
     _forget_before_rebuild(context, store_view)
     with (
         _empty_directory(context.repo.state / LARGE) as folder,
-        _bulk_mover(context, executor) as mover,
+        _bulk_transfer(context, executor) as transfer,
         closing(_compare(context, executor, store_view, folder)) as planned,
     ):
-        bulk = _BulkPass(context if mover is None else replace(context, executor=mover), planned, store_view, mover)
+        bulk = _BulkPass(
+            context if transfer is None else replace(context, executor=transfer), planned, store_view, transfer
+        )
         bulk.report_findings()
         if context.options.dry_run:
             bulk.report_actions()
@@ -95,7 +97,7 @@ def _empty_directory(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _bulk_mover(context: SyncContext, executor: Executor) -> Iterator[BulkMover | None]:
+def _bulk_transfer(context: SyncContext, executor: Executor) -> Iterator[BulkTransferExecutor | None]:
     """Yield the transfer of files by the executor's workers, who must see the tree and the local state.
 
     None: the threads of this process transfer files, as in a small sync.
@@ -103,11 +105,11 @@ def _bulk_mover(context: SyncContext, executor: Executor) -> Iterator[BulkMover 
     if not isinstance(executor, BulkExecutor):
         yield None
         return
-    mover = executor.mover(context.handle.spec(), context)
+    transfer = executor.transfer_executor(context.handle.spec(), context)
     try:
-        yield mover
+        yield transfer
     finally:
-        mover.close()
+        transfer.close()
 
 
 def _compare(context: SyncContext, executor: Executor, store_view: RemoteSnapshot, folder: Path) -> Comparison:
@@ -135,12 +137,16 @@ class _BulkPass:
     """One pass: the result of the comparison, and the store's snapshot as of the last committed window."""
 
     def __init__(
-        self, context: SyncContext, planned: Comparison, store_view: RemoteSnapshot, mover: BulkMover | None
+        self,
+        context: SyncContext,
+        planned: Comparison,
+        store_view: RemoteSnapshot,
+        transfer: BulkTransferExecutor | None,
     ) -> None:
         self._context = context
         self._planned = planned
         self._view = store_view
-        self._mover = mover
+        self._transfer = transfer
         self._unreadable = tuple(f"{note.path}/" for note in planned.notes if note.what == "unreadable")
 
     def report_findings(self) -> None:
@@ -243,13 +249,13 @@ class _BulkPass:
 
     def _prefetched_windows(self, context: SyncContext) -> Iterator[tuple[Window, list[PathAction]]]:
         """Yield each window with its actions; in a pull, after the downloads of the next window have started."""
-        if context.options.mode != "pull" or self._mover is None:
+        if context.options.mode != "pull" or self._transfer is None:
             yield from self._plan_windows(context)
             return
         before: list[tuple[Window, list[PathAction]]] = []
         for window, todo in self._plan_windows(context):
             arriving = [IncomingFile(step.path, step.remote, step.observed) for step in todo if step.action.pulls]
-            self._mover.expect(downloads(context.policy, arriving))
+            self._transfer.expect(downloads(context.policy, arriving))
             yield from before
             before = [(window, todo)]
         yield from before

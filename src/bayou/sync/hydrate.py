@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from bayou.core import paths
 from bayou.core.errors import BadAnswer, NotFound, PathRefused, PreconditionFailed, SyncError
+from bayou.core.text import count, first_names
 from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.index.node_store import StoreNodes
@@ -89,7 +90,7 @@ def _require_complete(report: SyncReport) -> SyncReport:
         causes = [f"{path}, which the store does not have" for path in report.missing]
         causes += [f"{failure.path} ({failure.message})" for failure in report.failed]
         raise SyncError(
-            f"{len(causes)} files could not be fetched, as {causes[0]}",
+            f"{count(len(causes), 'file')} could not be fetched: {first_names(causes, 1)}",
             hint="bayou datastore verify shows what is damaged",
         )
     return report

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bayou.core.clock import now
 from bayou.core.errors import BayouError
 from bayou.data.records import Records
-from bayou.data.runs import Job, Run
+from bayou.data.runs import JobRecord, Run
 from bayou.data.runs import StepRecord as Record
 from bayou.models.expressions.evaluate import redact
 from bayou.sync.report import SyncReport
@@ -168,7 +168,7 @@ class Recorder:
     def _snapshot(self) -> Run:
         """Return the record of the current state; the caller holds the lock."""
         jobs = tuple(
-            Job(job.name, job.status, tuple(_redacted(step, self._secrets) for step in job.steps))
+            JobRecord(job.name, job.status, tuple(_redacted(step, self._secrets) for step in job.steps))
             for job in self.state.jobs()
         )
         run = replace(self._run, jobs=jobs)

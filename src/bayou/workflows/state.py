@@ -12,8 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bayou.core.errors import WorkflowInvalid
-from bayou.data.runs import Attempt, Run
-from bayou.data.runs import Job as JobRecord
+from bayou.data.runs import Attempt, JobRecord, Run
 from bayou.data.runs import StepRecord as Record
 from bayou.models import Definition
 from bayou.models.expressions.evaluate import redact

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from bayou.core.errors import PathRefused, TreeError
+from bayou.core.errors import PathRefused, StateError, TreeError
 
 _T = TypeVar("_T")
 _THREADS = 8
@@ -87,3 +88,15 @@ class translate_oserror:  # noqa: N801  (read as a function: `with translate_ose
 def path_refused(path: str, reason: str) -> PathRefused:
     """Return the error for a `path` that cannot be written safely because of what is in the tree."""
     return PathRefused(f"refused path {path!r}: {reason}", hint="move what is in the way out of the tree")
+
+
+@contextmanager
+def state_errors(message: str) -> Iterator[None]:
+    """Turn an `OSError` about this machine's state into a `StateError` with this message and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise StateError(
+            f"{message}: {error.strerror}",
+            hint="check that this user may write to .bayou, and that its volume has space",
+        ) from None

@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 _FAILED = 1
 
 _timeout = click.option("--timeout", type=parameters.timeout, metavar="S", help="Give up after S seconds (or 5m, 2h).")
+_store_options = click.option(
+    "options",
+    "--option",
+    type=parameters.assignment,
+    multiple=True,
+    metavar="K=V",
+    help="A setting of the store, as region=NAME.",
+)
 
 
 @click.group(cls=Group)
@@ -43,14 +51,7 @@ datastore.add_command(conflicts)
 @click.option(
     "--namespace", type=parameters.namespace, metavar="N", help="Use only the part of the store with this name."
 )
-@click.option(
-    "options",
-    "--option",
-    type=parameters.assignment,
-    multiple=True,
-    metavar="K=V",
-    help="A setting of the store, as region=NAME.",
-)
+@_store_options
 @click.option("--lazy", is_flag=True, help="Fetch the content of data only when it is read.")
 @click.option("--skip-migration", is_flag=True, help="Do not bring along what the old datastore holds.")
 @engine_option
@@ -335,14 +336,7 @@ def compact(common: Common, dry_run: bool, engine: Literal["auto", "point", "spa
 @click.option(
     "--namespace", type=parameters.namespace, metavar="N", help="Use only the part of that store with this name."
 )
-@click.option(
-    "options",
-    "--option",
-    type=parameters.assignment,
-    multiple=True,
-    metavar="K=V",
-    help="A setting of the store, as region=NAME.",
-)
+@_store_options
 @click.option("--dry-run", is_flag=True, help="Show what would be copied, and change nothing.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let most of the replica be deleted.")
 @engine_option

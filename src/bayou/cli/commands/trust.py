@@ -10,7 +10,7 @@ import click
 from msgspec import Struct
 
 from bayou.cli.options import Common, Group, says_yes, yes_option
-from bayou.cli.output import Line, Output, Part, hint, say, show, warn
+from bayou.cli.output import CommandOutput, Line, Part, hint, say, show, warn
 from bayou.core import activity
 from bayou.core.errors import NotConfirmed
 
@@ -86,7 +86,7 @@ def revoke(common: Common) -> None:
     common.output.emit(_json(now), [say(text)])
 
 
-def ask(output: Output, needs: Sequence[Need]) -> bool:
+def ask(output: CommandOutput, needs: Sequence[Need]) -> bool:
     """Ask at the terminal whether to allow these on this machine; any answer but yes is a no."""
     with activity.hidden():
         output.emit(

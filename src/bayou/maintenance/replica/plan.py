@@ -1,4 +1,4 @@
-"""ReplicaPlan a replication: the pairs of entries in which source and target differ, in path order.
+"""Plan a replication: find the pairs of entries in which source and target differ, in path order.
 
 If the target is a whole copy of an earlier commit of the source, the plan reads only what the source has changed since;
 otherwise it compares the whole trees. A small plan is kept in memory; a large one is computed again when it is read.

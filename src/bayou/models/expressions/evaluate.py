@@ -18,6 +18,7 @@ from bayou.core import limits
 from bayou.core.documents import read_at_most
 from bayou.core.errors import BayouError, ExpressionInvalid, QueryInvalid
 from bayou.core.redaction import REDACTED, redactor
+from bayou.core.text import count
 from bayou.data.query.expression import check_size
 from bayou.models.expressions.check import Where, compiled, keys_used
 from bayou.models.expressions.scan import Code, EvaluationScope, Path, parse
@@ -83,7 +84,7 @@ class DataLookup:
         found = query(records, predicate)
         if found.failed:
             raise QueryInvalid(
-                f"{len(found.failed)} versions cannot be evaluated: {found.failed[0]}",
+                f"{count(len(found.failed), 'version')} cannot be evaluated: {found.failed[0]}",
                 hint="ask first for what only the others have, as name == ... && attributes.x > 1",
             )
         return found.results

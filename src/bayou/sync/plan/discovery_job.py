@@ -29,7 +29,7 @@ from bayou.core.progress import Stage
 from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Needs
 from bayou.engine.local import LocalExecutor
-from bayou.engine.parts import Part, divide, groups, objects
+from bayou.engine.parts import StorePart, divide, groups, objects
 from bayou.engine.select import LARGE, SCAN, Engines
 from bayou.engine.spool import SortedSpool, key_bytes, key_text
 from bayou.index.discovery import (
@@ -177,13 +177,13 @@ class DiscoveryJob:
     def needs(self) -> Needs:
         return Needs((self._store,))
 
-    def parts(self, wanted: int) -> Sequence[Sequence[Part]]:
-        found = divide(self._store.open(), wanted) if self._divided else [Part(None)]
-        if Part(None) not in found:
-            found += [Part(keys.LOGS), Part(keys.PACKS)]  # P9: the parts hold none of Bayou's own keys
+    def parts(self, wanted: int) -> Sequence[Sequence[StorePart]]:
+        found = divide(self._store.open(), wanted) if self._divided else [StorePart(None)]
+        if StorePart(None) not in found:
+            found += [StorePart(keys.LOGS), StorePart(keys.PACKS)]  # P9: the parts hold none of Bayou's own keys
         return groups(found, wanted)
 
-    def run(self, part: Sequence[Part]) -> Iterator[Verdict]:
+    def run(self, part: Sequence[StorePart]) -> Iterator[Verdict]:
         store = self._store.open()
         return (verdict for directory in part for verdict in judge(store, directory, self._most))
 
@@ -191,7 +191,7 @@ class DiscoveryJob:
         return Discovery(rows, self._store)
 
 
-def judge(store: Store, part: Part, most: int | None = None) -> Iterator[Verdict]:
+def judge(store: Store, part: StorePart, most: int | None = None) -> Iterator[Verdict]:
     """List a part, and yield verdicts on its keys; `TooManyObjects` if they are more than `most`.
 
     A part has all keys of a directory that is another store, or none (`engine.parts`), so at its end the part knows
@@ -284,7 +284,7 @@ class PayloadListing(Struct, frozen=True):
 def list_payload(store: Store) -> PayloadListing:
     """List the payload of a store in this process, for a rebuild, which holds all of it. Nothing is written (V15)."""
     found: dict[str, ObjectMeta] = {}
-    verdicts = list(judge(store, Part(None)))
+    verdicts = list(judge(store, StorePart(None)))
     other_stores = {verdict.key for verdict in verdicts if verdict.kind == _OTHER_STORE}
     proved = False
     for kind, key, size, etag, version, modified, _ in verdicts:

@@ -36,8 +36,8 @@ from bayou.worktree.scan import ScannedFile, scan
 _HASH_THREADS = 4
 _LARGE_BYTES = 1 << 17
 _FEW_PATHS = 32
-_KEEP_FILE_BYTES = 1 << 16
-_KEEP_BYTES = 64 << 20
+KEEP_FILE_BYTES = 1 << 16
+KEEP_BYTES = 64 << 20
 """Bytes of small files that stay in memory from the scan to the upload, so that each file is read once."""
 
 
@@ -166,7 +166,7 @@ class FileScan(Struct, frozen=True):
         Reading can wait if the file is to be pushed, its stat will show any change (`FileStat.settled`), and it is
         small enough to stay in memory.
         """
-        if walked.size > _KEEP_FILE_BYTES or not walked.settled(now) or not self._ours(path, journaled, walked):
+        if walked.size > KEEP_FILE_BYTES or not walked.settled(now) or not self._ours(path, journaled, walked):
             return None
         state = LocalState(UNREAD, walked.size, ours=True)
         return ObservedPath(path, state, None, journaled.through, now, unread=walked)
@@ -207,7 +207,7 @@ class LocalScanner:
         self._policy = policy
         self._within = within
         self._pushes = pushes
-        self._keep_budget = _KEEP_BYTES if pushes else 0
+        self._keep_budget = KEEP_BYTES if pushes else 0
         self._progress = progress or NoProgress()
         listed = database.rows(
             f"SELECT path, size, mtime FROM untracked WHERE place = ? AND {IN_RANGE}", (remote_id, *within.bounds)
@@ -342,7 +342,7 @@ class LocalScanner:
     def _scan_file(
         self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: CachedHash | None, now: int
     ) -> ObservedPath | Failure:
-        found = self._file_scan.at(path, walked, journaled, before, now, min(_KEEP_FILE_BYTES, self._keep_budget))
+        found = self._file_scan.at(path, walked, journaled, before, now, min(KEEP_FILE_BYTES, self._keep_budget))
         if isinstance(found, ObservedPath) and found.content is not None and found.content.data is not None:
             self._keep_budget -= found.content.size
         return found

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from bayou.core.text import count
 from bayou.index.entry import Entry
 from bayou.index.head import Head
 from bayou.index.key_range import EVERYTHING, KeyRange, KeyRanges
@@ -50,8 +51,8 @@ def plan(
 ) -> list[PathAction]:
     """Return the action for every path that changed in the tree or in the store.
 
-    `TooMany` if the store has changed more than `limit` paths. For a window, only its paths are planned, and the caller
-    checks the number of deletes of all windows (`guard`).
+    `TooManyPaths` if the store has changed more than `limit` paths. For a window, only its paths are planned, and the
+    caller checks the number of deletes of all windows (`guard`).
     """
     report = context.report
     remote_state = context.base.fold(context.nodes) if not context.options.dry_run else context.base.remote
@@ -146,7 +147,7 @@ def forget_unconfirmed(context: SyncContext, changes: Iterable[Change], head: He
             base.record_rebuilt(db, context.remote_id, head.rebuilt)
     if doubtful:
         context.report.warnings.append(
-            f"the index was rebuilt, and says other things than before of {len(doubtful)} files; none was deleted here"
+            f"the index was rebuilt, and differs from before in {count(len(doubtful), 'file')}; none was deleted here"
         )
 
 

@@ -151,7 +151,7 @@ class TransferExecutor(Protocol):
         """Download objects to the staging directory. The caller moves each file into the tree, or removes it."""
 
 
-class BulkMover(TransferExecutor, Protocol):
+class BulkTransferExecutor(TransferExecutor, Protocol):
     """A `TransferExecutor` that starts its work before the caller requests the results. The caller closes it when all
     files are in the tree."""
 
