@@ -41,22 +41,17 @@ from bayou.maintenance.compact_plan import CompactionPlan, Planner
 from bayou.maintenance.gc import GRACE_S, ReadHead, require_head
 from bayou.maintenance.repair import resolve_pending
 from bayou.objectstore import keys
-from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.retry import SWAP_BACKOFF
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 from bayou.state import base
 from bayou.sync.bulk import store_handle
-from bayou.sync.commit.commit import commit_lease
+from bayou.sync.commit.commit import LOSSES_BEFORE_LEASE, commit_lease
 from bayou.sync.context import identity, open_context
 from bayou.sync.plan.remote_snapshot import read_snapshot
 from bayou.sync.report import CompactReport, SyncOptions
 from bayou.sync.run import record_in_sync
 from bayou.sync.transfer.push import is_collected
-
-_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
-
-_LOSSES = 3
-"""Lost races after which the compactor takes the `commit` lease."""
 
 _BASE_ROWS = 25_000
 """Rows that base takes in one transaction."""
@@ -164,9 +159,9 @@ class _Moves:
                     current |= changes
                     break
                 lost += 1
-                if lost == _LOSSES:
+                if lost == LOSSES_BEFORE_LEASE:
                     lease.enter_context(commit_lease(self._store, self._deadline))
-                self._deadline.sleep(_BACKOFF.backoff(1 if lost > _LOSSES else lost))
+                self._deadline.sleep(SWAP_BACKOFF.backoff(1 if lost > LOSSES_BEFORE_LEASE else lost))
         self._account(batch, current, len(rows))
 
     def report_failures(self, unmoved: Unmoved) -> None:

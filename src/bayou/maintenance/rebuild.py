@@ -35,13 +35,12 @@ from bayou.maintenance.recover import Recovered, Version, Written, recover
 from bayou.maintenance.relocate import Relocation, local_files_of
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
-from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.retry import SWAP_BACKOFF
 from bayou.objectstore.store import Store
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.discovery_job import PayloadListing, list_payload
 from bayou.sync.transfer import push
 
-_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 _HISTORY = 200
 """Earlier versions that a rebuild reads, at most: gc has deleted most older ones."""
 _NAMED = 5
@@ -80,7 +79,7 @@ def rebuild(context: SyncContext) -> Rebuilt | None:
             return Rebuilt(restored, unrecovered, sorted(recovered.attested), changed, doubts)
         # Another client has written a head since: start again from that head (T4).
         attempt += 1
-        context.deadline.sleep(_BACKOFF.backoff(attempt))
+        context.deadline.sleep(SWAP_BACKOFF.backoff(attempt))
     return None
 
 

@@ -26,15 +26,13 @@ from bayou.index.tree import IndexTree, find_many
 from bayou.maintenance.relocate import Relocation, local_files_of
 from bayou.maintenance.verify_rules import RepairBatch
 from bayou.objectstore import keys
-from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.retry import SWAP_BACKOFF
 from bayou.objectstore.store import Store
 from bayou.state import base
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.decision_table import same_object
 from bayou.sync.transfer import push
-
-_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
 Read = Callable[[], HeadSeen]
 
@@ -78,7 +76,7 @@ def drop_rows(
             if not error.ambiguous:
                 raise
         attempt += 1
-        context.deadline.sleep(_BACKOFF.backoff(attempt))
+        context.deadline.sleep(SWAP_BACKOFF.backoff(attempt))
 
 
 def resolve_pending(context: SyncContext, seen: HeadSeen) -> None:

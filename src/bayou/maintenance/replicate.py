@@ -46,7 +46,7 @@ from bayou.maintenance.replica.target import (
     unmark,
 )
 from bayou.maintenance.replica.transfer import EarlierCopies, Made, Stores, needs_of, swap, tally_of
-from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.retry import SWAP_BACKOFF
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 from bayou.state.database import remote_url
@@ -54,8 +54,6 @@ from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.plan.steps import is_mass
 from bayou.sync.report import ReplicateReport
-
-_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
 
 class _Job(Struct):
@@ -119,7 +117,7 @@ def replicate(
     else:
         attempt = 1
         while not _attempt(job, again=attempt > 1):
-            deadline.sleep(_BACKOFF.backoff(attempt))
+            deadline.sleep(SWAP_BACKOFF.backoff(attempt))
             attempt += 1
     entries = job.head.root.entries if job.head.root is not None else 0
     report.skipped = max(0, entries - report.copied - report.failures)

@@ -60,6 +60,10 @@ class RetryPolicy(Struct, frozen=True):
         return min(self.cap_s, self.base_s * 2.0 ** (attempt - 1)) * random.uniform(0.5, 1.0)
 
 
+SWAP_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
+"""The waits after a lost compare-and-swap of the head."""
+
+
 class RetryingClient:
     """Sends the requests of one store, under the caller's deadline or, without one, a deadline per call.
 

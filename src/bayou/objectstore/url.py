@@ -52,7 +52,9 @@ _OWN_HOSTS = {
 }
 """Hosts that belong to the provider itself; customers can get other names below amazonaws.com."""
 
-_EMULATOR = "http://127.0.0.1:10000"
+EMULATOR = "http://127.0.0.1:10000"
+"""Where Azurite listens, unless a variable says otherwise."""
+
 _BROKEN_URL = re.compile(r"[a-z][a-z0-9+.-]+:(?!//)|(?i:s3|gs|az|file|memory|https?):(?!//)")
 _USER_AND_SECRET = re.compile(r"(?://)?[^/:@]*:.*@", re.DOTALL)
 _SERVER = re.compile(r"[\w.-]+(:\d{1,5})?")
@@ -168,7 +170,7 @@ def custom_endpoint(scheme: str, options: Mapping[str, str]) -> CustomEndpoint |
     The options have passed `check_options`. Addresses in the environment are this user's own and do not count.
     """
     if scheme == "az" and options.get("use_emulator", "").lower() == "true":
-        return CustomEndpoint(_EMULATOR, clear_text=True)
+        return CustomEndpoint(EMULATOR, clear_text=True)
     address = options.get("endpoint")
     own = _OWN_HOSTS.get(scheme)
     if address is None or own is None:

@@ -26,6 +26,7 @@ from bayou.objectstore.backends.boto_parts import certificates
 from bayou.objectstore.backends.obstore_errors import CONNECT_HINT, Renewal, Request, from_status
 from bayou.objectstore.keys import content_type
 from bayou.objectstore.transport import PutResult, UnfinishedUpload
+from bayou.objectstore.url import EMULATOR
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -35,7 +36,6 @@ _API = "2023-11-03"
 """The version of the protocol that obstore speaks, so that a server that knows its requests knows these too."""
 
 _CONNECT_S = 5.0
-_EMULATOR = "http://127.0.0.1:10000"
 _EMULATOR_ACCOUNT = "devstoreaccount1"
 # Every emulator has this account and key; Microsoft has published them, and they open nothing else.
 _EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -181,7 +181,7 @@ def azure_parts(container: str, options: Mapping[str, str], renewal: Renewal) ->
     account, endpoint = settings["account"], settings["endpoint"]
     if _on(settings["use_emulator"]):
         account = account or _EMULATOR_ACCOUNT
-        endpoint = f"{(os.environ.get('AZURITE_BLOB_STORAGE_URL') or _EMULATOR).rstrip('/')}/{account}"
+        endpoint = f"{(os.environ.get('AZURITE_BLOB_STORAGE_URL') or EMULATOR).rstrip('/')}/{account}"
         if not any(settings[kind] for kind in ("key", "token", "sas")):
             settings["key"] = _EMULATOR_KEY
         if settings["key"]:

@@ -62,7 +62,7 @@ _TLS_HINT = (
     "check the address; if a private CA has signed its certificate, "
     "name the CA's file in SSL_CERT_FILE (for S3 also AWS_CA_BUNDLE)"
 )
-_ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
+ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
 
 
 _NO_ETAG = re.compile(r"(?i)ETag header missing|missing field .ETag")
@@ -134,7 +134,7 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
     if f" {NOWHERE}," in text:
         return errors.WrongRegion(
             f"{request.target} redirects {request} to another host, where no request follows",
-            hint=_REGION_HINT if request.target.startswith("s3:") else _ENDPOINT_HINT,
+            hint=_REGION_HINT if request.target.startswith("s3:") else ENDPOINT_HINT,
         )
     if re.search(r"kind: Timeout|TimedOut|operation timed out", text):
         return errors.TimedOut(
@@ -147,10 +147,10 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
         )
     if _NO_ETAG.search(text):
         return errors.BadAnswer(
-            f"the answer to {where} has no ETag, without which Bayou cannot tell versions apart", hint=_ENDPOINT_HINT
+            f"the answer to {where} has no ETag, without which Bayou cannot tell versions apart", hint=ENDPOINT_HINT
         )
     if _NO_METADATA.search(text):
-        return errors.BadAnswer(f"the answer to {where} is not an object", hint=_ENDPOINT_HINT)
+        return errors.BadAnswer(f"the answer to {where} is not an object", hint=ENDPOINT_HINT)
     if re.search(r"(?i)redirect without location", text):
         return errors.WrongRegion(f"{request.target} is in another region", hint=_REGION_HINT)
     if _CREDENTIAL.search(text):
@@ -160,7 +160,7 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
     if re.search(
         r"(?i)invalid list response|error parsing|deserializ|unexpected end|invalid xml|Decode|missing field", text
     ):
-        return errors.BadAnswer(f"the answer to {where} makes no sense: {one_line(text)}", hint=_ENDPOINT_HINT)
+        return errors.BadAnswer(f"the answer to {where} makes no sense: {one_line(text)}", hint=ENDPOINT_HINT)
     if kind is not None or re.search(
         r"(?i)server returned error response|http error|connection|request or response body|broken pipe|reset", text
     ):
@@ -221,7 +221,7 @@ def _absent(code: str | None, body: str, request: Request, what: str) -> errors.
     if code in _NO_KEY or (request.verb == "HEAD" and not body.strip()):
         return errors.NotFound(f"no such key: {request.key}")
     at = f" at {request.address}" if request.address else ""
-    return errors.BadAnswer(f"a 404 that is not the store's{at}: {what}", hint=_ENDPOINT_HINT)
+    return errors.BadAnswer(f"a 404 that is not the store's{at}: {what}", hint=ENDPOINT_HINT)
 
 
 def _denied(message: str) -> errors.AccessDenied:

@@ -25,7 +25,7 @@ from bayou.objectstore.backends.credentials import (
     aws_renewal,
     gcs_key,
 )
-from bayou.objectstore.backends.obstore_errors import Request, one_line
+from bayou.objectstore.backends.obstore_errors import ENDPOINT_HINT, Request, one_line
 from bayou.objectstore.backends.plain_http import fetch
 from bayou.objectstore.transport import ObjectMeta
 from bayou.objectstore.url import is_own_host
@@ -35,7 +35,6 @@ _GOOGLE = "https://storage.googleapis.com"
 GOOGLE_TOKEN_URL = "https://oauth2.googleapis.com/token"
 _GOOGLE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 GOOGLE_WRITE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_ENDPOINT_HINT = "check that the endpoint is an object store, and not a proxy's or a web server's page"
 
 Listing = Callable[[str, str | None, float], Iterator[list[ObjectMeta]]]
 Headers = Callable[[str], Mapping[str, str]]
@@ -163,7 +162,7 @@ def _pages(
         if token is None:
             return
         if token == query.get("continuation-token"):
-            raise BadAnswer(f"{about.target} lists the same page again and again", hint=_ENDPOINT_HINT)
+            raise BadAnswer(f"{about.target} lists the same page again and again", hint=ENDPOINT_HINT)
         query["continuation-token"] = token
         query.pop("start-after", None)
 
@@ -186,7 +185,7 @@ def _read_page(body: bytes, about: Request) -> tuple[list[ObjectMeta], str | Non
                 for row in root.findall(f"{space}Contents")]  # fmt: skip
     except (ElementTree.ParseError, KeyError, ValueError) as error:
         why = one_line(str(error))
-        raise BadAnswer(f"the answer to {about} on {about.target} is no listing: {why}", hint=_ENDPOINT_HINT) from None
+        raise BadAnswer(f"the answer to {about} on {about.target} is no listing: {why}", hint=ENDPOINT_HINT) from None
     return rows, token
 
 

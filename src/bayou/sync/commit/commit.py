@@ -31,15 +31,14 @@ from bayou.index.log import Kind, Page, Tally
 from bayou.index.merge import merge
 from bayou.index.node_store import NodeFiles, StoreNodes, StoreSink
 from bayou.index.tree import Change, IndexTree, find_many
-from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.retry import SWAP_BACKOFF
 from bayou.objectstore.store import Store
 from bayou.state import base, file_stats
 from bayou.state.database import Database, dump_entry, load_entry
 
 LEASE_WAIT_S = 10.0
-_BACKOFF = RetryPolicy(base_s=0.05, cap_s=2.0)
 
-_LOSSES = 3
+LOSSES_BEFORE_LEASE = 3
 """Lost races after which a client takes the `commit` lease."""
 
 _OVERTAKEN = ""
@@ -121,7 +120,7 @@ def commit(
             made = _swap(committer, seen, new, page, changes, Pending(number, seen.head.seq, base_changes))
             if made is not None:
                 return made
-            if len(attempts) == _LOSSES:
+            if len(attempts) == LOSSES_BEFORE_LEASE:
                 has_lease = lease.enter_context(commit_lease(store, committer.deadline))
             newer = read_head(store)
             if newer is None:
@@ -133,7 +132,7 @@ def commit(
                 # A commit of an earlier run: it is part of the head that this one is merged into.
                 apply_to_base(database, remote_id, done)
             seen = newer
-            committer.deadline.sleep(_BACKOFF.backoff(1 if has_lease else len(attempts)))
+            committer.deadline.sleep(SWAP_BACKOFF.backoff(1 if has_lease else len(attempts)))
 
 
 @contextmanager
