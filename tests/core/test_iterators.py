@@ -14,6 +14,12 @@ from bayou.core.iterators import Prefetcher, batched, prefetch
 BATCH = iterators._BATCH
 
 
+@pytest.fixture(autouse=True)
+def full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are full, however slow this machine is."""
+    monkeypatch.setattr(iterators, "BATCH_S", float("inf"))
+
+
 class Source:
     """Numbers without an end: how many were taken, and whether somebody has said that they want no more."""
 
@@ -145,6 +151,21 @@ def test_reading_ahead_goes_on_by_itself_and_not_without_end(most: int) -> None:
     most = max(most, BATCH) + 2 * BATCH  # some are in hand, and some in between
     assert not source.goes_beyond(most, within=0.1)
     results.close()
+
+
+def test_an_item_of_a_slow_source_does_not_wait_for_a_full_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterators, "BATCH_S", 0.0)
+    taken = threading.Event()
+
+    def source() -> Iterator[int]:
+        yield 1
+        assert taken.wait(30)
+        yield 2
+
+    results = prefetch(source(), 64, name="reader")
+    assert next(results) == 1
+    taken.set()
+    assert list(results) == [2]
 
 
 def test_whoever_wants_no_more_that_is_read_ahead_closes_the_source() -> None:

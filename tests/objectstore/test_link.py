@@ -95,6 +95,44 @@ def test_a_request_waits_for_room_and_the_wait_can_be_cancelled(clock: Clock) ->
     waiting.join()
 
 
+def test_requests_get_room_in_the_order_in_which_they_came(clock: Clock) -> None:
+    flow = Flow(clock)
+    moved(flow, clock, MIB, 1.0)
+    order: list[int] = []
+
+    def move(number: int) -> None:
+        with flow.moving(8 * MIB, Deadline.after(None)):
+            order.append(number)
+
+    waiting = [threading.Thread(target=move, args=(number,)) for number in range(20)]
+    with flow.moving(8 * MIB, Deadline.after(None)):
+        for number, thread in enumerate(waiting):
+            thread.start()
+            while len(flow._waiting) <= number:
+                time.sleep(0.001)
+    for thread in waiting:
+        thread.join()
+    assert order == list(range(20))
+
+
+def test_the_first_large_piece_goes_alone_until_the_link_is_known(clock: Clock) -> None:
+    flow, second = Flow(clock), threading.Event()
+
+    def move() -> None:
+        with flow.moving(8 * MIB, Deadline.after(None)):
+            second.set()
+
+    thread = threading.Thread(target=move)
+    with flow.moving(8 * MIB, Deadline.after(None)):
+        thread.start()
+        while not flow._waiting:
+            time.sleep(0.001)
+        assert not second.wait(0.2)
+        clock.now += 1.0
+    thread.join()
+    assert second.is_set()
+
+
 def test_a_limited_rate_holds_for_uploads_and_downloads_together() -> None:
     store = open_store("memory://limited-rate", limit_rate=2_000_000)
     key = payload("data/a")

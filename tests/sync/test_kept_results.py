@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from bayou.core.errors import DeadlinePassed, Unavailable
-from bayou.sync.transfer import executor
+from bayou.packs import write
+from bayou.sync.transfer import executor, push
 from bayou.sync.transfer.executor import batch_results
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
@@ -132,6 +133,44 @@ def test_a_full_disk_leaves_no_half_of_a_download(team: Team, there: Clone, monk
     assert here.files == there.files
 
 
+@pytest.mark.parametrize("waits", ["packs", "objects"])
+def test_a_push_records_what_has_arrived_while_others_are_still_on_their_way(
+    team: Team, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    """A process that is killed then sends only what the store has not acknowledged."""
+    monkeypatch.setenv("BAYOU_PACK_BELOW", "1KiB")
+    monkeypatch.setenv("BAYOU_PACK_SIZE", "64KiB")
+    monkeypatch.setattr(executor, "BATCH_S", 0.0)
+    recorded = threading.Event()
+    arrives = "files/packed" if waits == "objects" else "files/large"
+    real, real_put, real_send = push._record, write._put, executor.send
+
+    def record(database: Any, remote_id: int, done: Any) -> None:
+        real(database, remote_id, done)
+        if any(upload.path.startswith(arrives) for upload in done):
+            recorded.set()
+
+    def held(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wait_and_call(*args: Any) -> Any:
+            assert recorded.wait(30), "what has arrived is not recorded"
+            return call(*args)
+
+        return wait_and_call
+
+    monkeypatch.setattr(push, "_record", record)
+    if waits == "packs":
+        monkeypatch.setattr(write, "_put", held(real_put))
+    else:
+        monkeypatch.setattr(executor, "send", held(real_send))
+    clone = team.clone("a")
+    clone.write_all({f"files/packed{number:03}": os.urandom(1000) for number in range(700)})
+    clone.write_all({f"files/large{number}": os.urandom(2000) for number in range(3)})
+
+    report = clone.push()
+
+    assert (report.pushed.files, report.failed) == (703, [])
+
+
 def numbers(error: BaseException | None = None) -> Iterator[int]:
     yield from range(10)
     if error is not None:
@@ -148,7 +187,19 @@ def test_results_before_an_error_are_told_before_it(error: BaseException) -> Non
 
 def test_results_of_many_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "BATCH_BYTES", 10)
+    monkeypatch.setattr(executor, "BATCH_S", float("inf"))
     assert list(batch_results(numbers(), 4, lambda one: one)) == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
+
+
+def test_results_that_come_slowly_do_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "BATCH_S", 0.0)
+    assert list(batch_results(range(3), 4, lambda _: 0)) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(("size", "shares"), [(1000, [8, 8, 4]), (100_000, [3, 3, 3, 3, 3, 3, 2]), (300_000, [1] * 20)])
+def test_a_thread_takes_many_small_files_at_a_time_and_large_ones_singly(size: int, shares: list[int]) -> None:
+    """What a thread takes together comes back together, which is long for large files on a slow link."""
+    assert [len(share) for share in executor._shares([size] * 20, 8, abs)] == shares
 
 
 def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:

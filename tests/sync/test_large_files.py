@@ -383,6 +383,54 @@ def test_large_and_small_files_arrive_over_a_link_that_loses_packets(slow_team: 
     assert used.bytes_up < 1.1 * sum(map(len, files.values())), "a stall is no failure: nothing was sent twice"
 
 
+RECORDER = """
+import bayou.sync.transfer.push as push
+from bayou.repo import open_repo
+from bayou.sync.service import sync
+from bayou.sync.report import SyncOptions
+
+after(push, "_record")
+sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+"""
+
+INSTALLER = """
+import bayou.sync.transfer.pull as pull
+from bayou.repo import open_repo
+from bayou.sync.service import sync
+from bayou.sync.report import SyncOptions
+
+after(pull, "install_batch")
+sync(open_repo(sys.argv[1]), SyncOptions(mode="pull"))
+"""
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("slow_team", [{"rate": 2e6}], indirect=True)
+def test_files_that_a_killed_command_has_moved_on_a_slow_link_are_not_moved_again(
+    slow_team: tuple[Team, LatencyProxy],
+) -> None:
+    """It records what has arrived at least once a second, and not once for many files."""
+    team, _ = slow_team
+    a, b = team.clone("a"), team.clone("b")
+    size, count = 300_000, 20
+    files = {f"files/{number:02}": os.urandom(size) for number in range(count)}
+    a.write_all(files)
+
+    assert children.run_to_death(RECORDER, a.repo.root)
+    with Connection(a.repo) as opened:
+        ((there,),) = opened.database.rows("SELECT count(*) FROM upload WHERE done = 1")
+    assert 1 <= int(str(there)) < count
+    report = a.push()
+    assert (report.pushed.files, report.requests.bytes_out // size) == (count, count - int(str(there)))
+
+    assert children.run_to_death(INSTALLER, b.repo.root)
+    here = len(b.files)
+    assert 1 <= here < count
+    report = b.pull()
+    assert (report.pulled.files, report.requests.bytes_in // size) == (count - here, count - here)
+    assert b.files == files
+
+
 LOSS = {"stall_every": 1 << 20, "stall_seconds": 0.5}
 RESETS = {"reset_every": 50 << 20}
 REAL: dict[str, tuple[dict[str, Any], dict[str, int]]] = {

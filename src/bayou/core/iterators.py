@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -18,6 +19,8 @@ T = TypeVar("T")
 _POLL_S = 0.2
 _CLOSE_S = 1.0
 _BATCH = 32
+BATCH_S = 0.5
+"""Seconds after which an item is handed over with those before it: a slow source would keep them back for long."""
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -89,6 +92,17 @@ class Prefetcher(Generic[T]):
             else:
                 return
 
+    def ready(self) -> Iterator[T]:
+        """Yield the items that are here, and wait for no other; the source's end is for a later caller."""
+        while not self._queue.empty():
+            item = self._queue.get()
+            if isinstance(item, _End):
+                self._queue.put(item)
+                return
+            if self._free_slots is not None:
+                self._free_slots.release()
+            yield item
+
     def unread(self) -> Iterator[T]:
         """Yield the items that the thread has read and the consumer has not; call it after `close`."""
         while not self._queue.empty():
@@ -128,12 +142,13 @@ class Prefetcher(Generic[T]):
 def _batches(source: Iterable[T]) -> Generator[list[T], None, None]:
     """Yield batches as `batched` does, but after a failure first the items that came before it; close a generator."""
     batch: list[T] = []
+    last = time.monotonic()
     try:
         for item in source:
             batch.append(item)
-            if len(batch) == _BATCH:
+            if len(batch) == _BATCH or time.monotonic() - last >= BATCH_S:
                 yield batch
-                batch = []
+                batch, last = [], time.monotonic()
     except Exception:
         if batch:
             yield batch

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,8 +27,11 @@ _REQUEST_S = 5.0
 _WINDOW_S = 10.0
 """Seconds that all bytes under way should take."""
 
-_FIRST_WINDOW = 20 << 20
-"""Bytes under way until the first request has shown how fast the link is."""
+_FIRST_WINDOW = 8 << 20
+"""Bytes under way until the first request has shown how fast the link is: one part of a large file, or one pack.
+
+Requests that share a slow link end together, so the more begin together, the later the first one is acknowledged.
+"""
 
 _SHARE = 0.3
 """How much of the newest measurement goes into the rate."""
@@ -47,6 +51,7 @@ class Flow:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
         self._under_way = 0
         self._done = 0
         self._stalls = 0
@@ -66,15 +71,15 @@ class Flow:
     def moving(self, size: int, deadline: Deadline) -> Iterator[int]:
         """Wait until there is room for a request of so many bytes, and measure it; a failed request measures nothing.
 
-        A single request always has room. The wait ends with the deadline. Yield the round, for `stalled`.
+        A single request always has room. Requests get room in the order in which they came: callers take results in
+        that order, and a late one would hold back the others. The wait ends with the deadline. Yield the round, for
+        `stalled`.
         """
         if size < COUNTS_FROM:
             yield self._stalls
             return
         with self._changed:
-            while self._under_way and self._under_way + size > self._window():
-                deadline.remaining()
-                self._changed.wait(_POLL_S)
+            self._wait_for_room(size, deadline)
             self._under_way += size
             begin, before, begun = self._clock(), self._done, self._stalls
         moved = 0
@@ -91,6 +96,17 @@ class Flow:
                     # way too.
                     self._measure(self._done - before + self._under_way / 2, self._clock() - begin)
                 self._changed.notify_all()
+
+    def _wait_for_room(self, size: int, deadline: Deadline) -> None:
+        turn = object()
+        self._waiting.append(turn)
+        try:
+            while self._waiting[0] is not turn or (self._under_way and self._under_way + size > self._window()):
+                deadline.remaining()
+                self._changed.wait(_POLL_S)
+        finally:
+            self._waiting.remove(turn)
+            self._changed.notify_all()
 
     def stalled(self, begun: int) -> int:
         """Take the link for slower than measured, because a request of the round `begun` ran out of time.
@@ -116,8 +132,8 @@ class Flow:
         return most if rate is None else min(most, max(least, int(rate * _REQUEST_S)))
 
     def parallel(self, piece: int, most: int) -> int:
-        """Return how many requests of such a piece fit under way at once, from 1 to `most`."""
-        return min(most, max(1, self._window() // piece))
+        """Return how many requests of such a piece fit under way at once, from 1 to `most`; while unknown, 2."""
+        return min(most, 2 if self._rate is None else max(1, self._window() // piece))
 
     def seconds(self, size: int, least_rate: float) -> float:
         """Return how long a request of so many bytes may take beside all that is under way now.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 
 from msgspec import Struct
@@ -27,6 +27,8 @@ PACK_BYTES = 8 << 20
 
 IN_FLIGHT = 4
 """Packs that a client uploads at once."""
+
+_POLL_S = 0.05
 
 _LEAST_BYTES = 1 << 20
 """The least size of a pack on a slow link, where a pack is as large as the link moves in some seconds.
@@ -61,6 +63,18 @@ class PackWriter:
         self._builder = PackBuilder()
         self._running: deque[tuple[SealedPack, Future[PutResult]]] = deque()
         self._sent: deque[SentPack] = deque()
+
+    def is_full(self) -> bool:
+        """Return whether `seal`, and an `add` that completes a pack, would wait for an earlier pack."""
+        return len(self._running) >= IN_FLIGHT and not self._running[0][1].done()
+
+    def completes(self, size: int) -> bool:
+        """Return whether a file of so many bytes may complete the current pack."""
+        return self._builder.size + size >= self._target or len(self._builder) + 1 >= MOST_MEMBERS
+
+    def wait(self) -> None:
+        """Wait a moment for the earliest pack."""
+        wait([self._running[0][1]], timeout=_POLL_S)
 
     def add(self, path: str, push: str, data: bytes, sha256: bytes, modified: int) -> SealedPack | None:
         """Add a file, whose hash is of exactly these bytes (P3); return the pack that this completes, if any."""

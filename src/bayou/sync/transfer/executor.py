@@ -35,7 +35,7 @@ from bayou.core.errors import (
     Unavailable,
     UploadGone,
 )
-from bayou.core.iterators import batched, prefetch
+from bayou.core.iterators import prefetch
 from bayou.core.structs import SelectiveStruct
 from bayou.index.entry import Entry
 from bayou.objectstore import keys
@@ -65,6 +65,13 @@ QUICK_READ_S = 0.0005
 
 BATCH_BYTES = 64 << 20
 """Bytes of results after which a batch is recorded, however few results it has."""
+
+BATCH_S = 1.0
+"""Seconds after which a result is recorded with those before it, however few they are: a killed process repeats what it
+has not recorded, and on a slow link a full batch would be minutes of work."""
+
+_SHARE_BYTES = 1 << 18
+"""Bytes that a thread takes at a time, or one file."""
 
 BAD_CONTENT = "bad_content"
 """The code of a download whose bytes are not those that were pushed."""
@@ -211,7 +218,7 @@ def send_all(sender: Sender, uploads: Iterable[Upload], count: int) -> UploadRes
     source = iter(uploads)
     first, slow = read_sample(source, partial(with_data, sender.root))
     rest = source if slow else (with_data(sender.root, upload) for upload in source)
-    yield from parallel_map(sender.store, partial(send, sender), chain(first, rest), count)
+    yield from parallel_map(sender.store, partial(send, sender), chain(first, rest), count, size=_size)
 
 
 def read_sample(source: Iterator[Upload], read: Callable[[Upload], R]) -> tuple[list[R], bool]:
@@ -327,7 +334,7 @@ def fetch_all(
     loose: list[Entry] = []
     for entry in entries:
         (loose if entry.pack is None else packed).append(entry)
-    yield from parallel_map(store, partial(fetch, store, incoming, meter), loose, count - len(packed))
+    yield from parallel_map(store, partial(fetch, store, incoming, meter), loose, count - len(packed), size=_size)
     if not packed:
         return
     ranges = plan_ranges(packed)
@@ -455,26 +462,48 @@ def parallel_map(
     items: Iterable[T],
     count: int,
     *,
+    size: Callable[[T], int] = lambda _: 0,
     threads: int | None = None,
     ahead: int = 1,
 ) -> Generator[R, None, None]:
     """Yield `work(item)` for each of `count` items, in order, run by many threads; the rest as in `Store.map`.
 
-    A thread takes several items at a time if there are many, because handing over a single item costs a third of what
-    it costs to send a small file.
+    A thread takes several small items (by `size`) at a time if there are many, because handing over a single item costs
+    a third of what it costs to send a small file.
 
     Once `_OUTAGE_COUNT` consecutive paths have failed with `Unavailable`, the store counts as down and the function
     raises that error (V12): a command over 10,000 files waits for two rounds of retries, not for 10,000. Results that
     came before an error are yielded before it is raised.
     """
-    size = max(1, min(_BATCH, count // (2 * store.concurrency)))
+    most = max(1, min(_BATCH, count // (2 * store.concurrency)))
     results = _UnyieldedResults(work)
     try:
-        for done in store.map(results.run_batch, batched(items, size), threads=threads, ahead=ahead):
+        for done in store.map(results.run_batch, _shares(items, most, size), threads=threads, ahead=ahead):
             yield from map(results.take, done)
     except (Exception, KeyboardInterrupt):
         yield from results.unyielded()
         raise
+
+
+def _shares(items: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield the items in lists of up to `most`, or fewer if they have many bytes.
+
+    A thread hands back its share as a whole, so a share of large files would hold back results for minutes.
+    """
+    share: list[T] = []
+    bytes_so_far = 0
+    for item in items:
+        share.append(item)
+        bytes_so_far += size(item)
+        if len(share) == most or bytes_so_far >= _SHARE_BYTES:
+            yield share
+            share, bytes_so_far = [], 0
+    if share:
+        yield share
+
+
+def _size(item: Upload | Entry) -> int:
+    return item.size
 
 
 class _UnyieldedResults(Generic[T, R]):
@@ -511,19 +540,20 @@ class _UnyieldedResults(Generic[T, R]):
 
 
 def batch_results(results: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield lists of up to `most` results, or fewer if they have many bytes.
+    """Yield lists of up to `most` results, or fewer if they have many bytes or came slowly.
 
     Results that came before an error or a signal are yielded before it is raised, so that their work is not repeated.
     """
     batch: list[T] = []
-    size_so_far = 0
+    size_so_far, last = 0, time.monotonic()
     try:
         for result in results:
             batch.append(result)
             size_so_far += size(result)
-            if len(batch) == most or size_so_far >= BATCH_BYTES:
+            if len(batch) == most or size_so_far >= BATCH_BYTES or time.monotonic() - last >= BATCH_S:
                 full, batch, size_so_far = batch, [], 0  # before the yield: no signal makes it yield a batch twice
                 yield full
+                last = time.monotonic()
     except (Exception, KeyboardInterrupt):
         if batch:
             yield batch

@@ -53,10 +53,16 @@ def upload_all(
         files = _PackedFiles(writer, sender)
         try:
             for upload in _read_all(sender.store, sender.root, packed):
+                if loose is not None and isinstance(upload, Upload) and writer.completes(upload.size):
+                    yield from _while_full(writer, loose)
                 yield from files.add(upload)
-            yield from files.seal()
             if loose is not None:
-                yield from loose
+                yield from _while_full(writer, loose)
+            yield from files.seal()
+            for result in loose.poll() if loose is not None else ():
+                if result is not None:
+                    yield result
+                yield from files.sent()
             yield None
             yield from files.drain()
         except (Exception, KeyboardInterrupt):
@@ -69,6 +75,13 @@ def upload_all(
         finally:
             if loose is not None:
                 loose.close()
+
+
+def _while_full(writer: PackWriter, loose: Prefetcher[Upload | Failure | None]) -> Iterator[Upload | Failure | None]:
+    """Wait until the next pack can be sent; yield the files that have arrived meanwhile, so that they are recorded."""
+    while writer.is_full():
+        yield from loose.ready()
+        writer.wait()
 
 
 class _PackedFiles:
@@ -110,6 +123,10 @@ class _PackedFiles:
             location = PackLocation(sealed.name, member.offset, member.stored, member.method)
             self._waiting[member.path] = located = replace(self._waiting[member.path], location=location)
             yield located
+        yield from self.sent()
+
+    def sent(self) -> Iterator[Upload | Failure]:
+        """Yield the files of packs whose upload is over, without waiting for others."""
         for sent in self._writer.sent():
             yield from self._sent(sent)
 
