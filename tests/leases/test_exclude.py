@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bayou.core.errors import LeaseTimeout
+from bayou.core.ids import ulid
 from bayou.leases import COMMIT, STORE, Leases, model_key
+from bayou.leases.objects import HeldLease, LeaseObjects
 from tests.leases.conftest import Place, SlowTime
 
 KEY = model_key("@org/name/part", "0c7a")
@@ -78,3 +80,17 @@ def test_writers_and_store_never_work_at_once(directory: Place) -> None:
         list(pool.map(work, [STORE, "model/t/a", "model/t/b", "model/t/c", STORE + "d", "model/t/e"]))
     assert overlaps == []
     assert directory.leases().list() == []
+
+
+@pytest.mark.parametrize("wanted", [(KEY,), (STORE,), (KEY, model_key("t", "other"))], ids=["model", "store", "models"])
+def test_f093_the_leases_of_several_dead_holders_are_watched_at_once(
+    directory: Place, slow_time: SlowTime, wanted: tuple[str, ...]
+) -> None:
+    """One after the other, they would take a TTL each, and with the usual wait a command would fail."""
+    objects = LeaseObjects(directory.store())
+    for key in {STORE, KEY, *wanted}:
+        held = HeldLease(key, "root", "elsewhere", 7, ulid(), "2026-01-01T00:00:00.000Z", 30.0)
+        assert objects.swap(key, held, None) is not None
+    with Leases(directory.store(), clock=slow_time.clock).acquire_all(wanted, wait_s=60):
+        assert 30.0 <= slow_time.now < 40.0
+        assert [info.key for info in directory.leases().list()] == sorted(wanted)

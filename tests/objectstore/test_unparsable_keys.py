@@ -144,6 +144,20 @@ def test_odd_keys_that_seaweedfs_takes(s3: Connect, s3_env: S3Endpoint) -> None:
     assert sorted(listed(store)) == sorted("data/folder" if name == "data/folder/" else name for name in names)
 
 
+@pytest.mark.s3
+def test_f108_a_control_character_that_seaweedfs_replaces_in_a_listing_is_read_as_it_is(
+    s3: Connect, s3_env: S3Endpoint
+) -> None:
+    store = s3()
+    prefix = store.url.removeprefix(f"s3://{BUCKET}/")
+    names = ["files/a", "files/ctl\x01x", "files/\N{REPLACEMENT CHARACTER}"]
+    for name in names:
+        assert s3_env.request("PUT", f"/{BUCKET}/{prefix}/{name}", body=b"1")[0] == 200
+    assert sorted(listed(store)) == names
+    assert sorted(listed(store, Key("files"))) == names
+    assert store.list_directory(Key("files")) is None, "a directory is listed exactly, or not at all"
+
+
 def page(prefix: str, keys: Sequence[str], *, encoded: bool, token: str | None = None) -> bytes:
     """Make a listing as S3 answers it."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from bayou.objectstore import keys
+from bayou.worktree.hashing import FileStat
 from bayou_testing.faults import Hold, Rule
 from bayou_testing.proxy import HttpProxy
 from tests.sync.conftest import Clone, Team, is_payload
@@ -64,6 +66,33 @@ def test_f021_new_times_are_no_change_whatever_a_peers_clock_says(
         assert clone.status().in_sync
         assert clone.sync().engine == "fast"
     assert entries_of(store) == later, "nobody touched the rows"
+
+
+def test_times_and_inodes_beyond_64_bits_with_a_sign_are_no_obstacle(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time after 2262 is what a broken clock or archive leaves; mergerfs and CIFS have inodes from 2^63 on."""
+    of = FileStat.of
+
+    def large(status: os.stat_result) -> FileStat:
+        names = ("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
+        given = {name: getattr(status, name) for name in names}
+        return of(SimpleNamespace(**given | {"st_ino": 2**64 - status.st_ino}))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FileStat, "of", large)
+    a, b = team.clone("a"), team.clone("b")
+    for name, seconds in {"far": 3 * 10**11, "later": 10**10, "early": -(10**9)}.items():
+        a.write(f"files/{name}", name)
+        os.utime(a.repo.tree_root / "files" / name, (seconds, seconds))
+    assert a.sync().pushed.files == 3
+    assert b.sync().pulled.files == 3
+    assert b.files == a.files
+    a.write("files/far", "other")
+    os.utime(a.repo.tree_root / "files/far", (10**10, 10**10))
+    assert a.sync().pushed.files == 1
+    assert b.sync().pulled.files == 1
+    for clone in (a, b):
+        assert clone.sync().engine == "fast"
 
 
 @pytest.mark.parametrize("namespace", [None, "infra"])

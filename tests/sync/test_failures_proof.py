@@ -229,7 +229,11 @@ def test_f016_a_head_that_does_not_go_on_from_base_is_an_error_that_says_so(team
         assert "bayou datastore setup" in (raised.value.hint or "")
 
     assert a.files == mine
-    assert not a.status().in_sync
+    status = a.status()
+    assert not status.in_sync
+    assert not status.healthy
+    assert said in status.message
+    assert "bayou datastore setup" in status.message
 
 
 @pytest.mark.parametrize("how", ["another store", "none at all"])

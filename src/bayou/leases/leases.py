@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -233,20 +234,20 @@ class Leases:
         wait = Wait(
             timeout_s() if wait_s is None else wait_s, deadline=deadline, on_wait=on_wait, backoff=self._backoff
         )
+        watches: defaultdict[str, Watch] = defaultdict(lambda: Watch(self._clock))
         while True:
-            group = self._take_all(wanted, wait, on_lost)
+            group = self._take_all(wanted, wait, on_lost, watches)
             try:
                 own = [lease.key for lease in group if isinstance(lease, OwnLease)]
                 if STORE in own:
-                    self._wait_for_writers(group, wait)
+                    self._wait_for_writers(group, wait, watches)
                     return group
                 if on_taken is not None:
                     on_taken()
-                watch = Watch(self._clock)
-                if not any(map(excluded_by_store, own)) or self._store_is_free(wait, watch):
+                if not any(map(excluded_by_store, own)) or self._store_is_free(wait, watches[STORE]):
                     return group
                 group.release()
-                self._wait_for_store(wait, watch)
+                self._wait_for_store(wait, watches[STORE])
             except BaseException:
                 group.release()
                 raise
@@ -265,27 +266,55 @@ class Leases:
         """Release another process's lease that still has this nonce, without acquiring anything (F077)."""
         return free(self._within(deadline), check_key(key), (nonce,)) is not None
 
-    def _take_all(self, wanted: Sequence[str], wait: Wait, on_lost: OnLost | None) -> LeaseGroup:
+    def _take_all(
+        self, wanted: Sequence[str], wait: Wait, on_lost: OnLost | None, watches: MutableMapping[str, Watch]
+    ) -> LeaseGroup:
         with ExitStack() as taken:
-            group = LeaseGroup([taken.enter_context(self._take(key, wait, on_lost)) for key in wanted])
+            group = LeaseGroup([taken.enter_context(self._take(key, wanted, wait, on_lost, watches)) for key in wanted])
             taken.pop_all()
         return group
 
-    def _take(self, key: str, wait: Wait, on_lost: OnLost | None) -> Lease:
+    def _take(
+        self,
+        key: str,
+        wanted: Sequence[str],
+        wait: Wait,
+        on_lost: OnLost | None,
+        watches: MutableMapping[str, Watch],
+    ) -> Lease:
         bounded = self._objects.within(wait.limit)
         if key in self._inherited:
             borrowed = wait.until(lambda: borrow(bounded, key, self._inherited[key], self._clock, on_lost))
             if borrowed is not None:
                 return borrowed.start_renewing()
-        attempt, watch = AcquireAttempt(self._record(key)), Watch(self._clock)
+        attempt, watch = AcquireAttempt(self._record(key)), watches[key]
+        alone = True
+
+        def step() -> AcquiredLease | Obstacle:
+            nonlocal alone
+            taken = take(bounded, attempt, watch, self._clock)
+            if alone and isinstance(taken, Obstacle):
+                alone = False
+                self._watch_others(bounded, wanted, watches)
+            return taken
+
         try:
             taken: AcquiredLease | None = self._take_as_left(bounded, attempt, wait)
             if taken is None:
-                taken = wait.until(lambda: take(bounded, attempt, watch, self._clock))
+                taken = wait.until(step)
             return OwnLease(self._objects, taken, self._clock, on_lost, self._memory).start_renewing()
         except BaseException:  # V14: also if a signal came while the response was on its way
             abandon_attempt(self._objects.within_seconds(ABANDON_S), attempt)
             raise
+
+    def _watch_others(self, objects: LeaseObjects, wanted: Sequence[str], watches: MutableMapping[str, Watch]) -> None:
+        """Begin to watch what this acquisition may wait for later: several dead holders cost one TTL, not one each."""
+        sent_at = self._clock()
+        with suppress(StoreError):  # the step that needs the lease reports it
+            others = sorted({*wanted, STORE} - watches.keys())
+            for key, version in objects.held() if STORE in wanted else [(key, objects.read(key)) for key in others]:
+                if version is not None and isinstance(version.record, HeldLease):
+                    watches[key].stale_in(version, version.record, sent_at)
 
     def _take_as_left(self, objects: LeaseObjects, attempt: AcquireAttempt, wait: Wait) -> AcquiredLease | None:
         """Take a lease without a read, if this machine remembers how it left it; a failure is the next step's.
@@ -309,8 +338,8 @@ class Leases:
         bounded = self._objects.within(wait.limit)
         wait.until(lambda: store_lease_holder(bounded, watch, self._clock, self._inherited))
 
-    def _wait_for_writers(self, group: LeaseGroup, wait: Wait) -> None:
-        bounded, watches = self._objects.within(wait.limit), dict[str, Watch]()
+    def _wait_for_writers(self, group: LeaseGroup, wait: Wait, watches: MutableMapping[str, Watch]) -> None:
+        bounded = self._objects.within(wait.limit)
         inherited = {**self._inherited, **{lease.key: lease.nonce for lease in group}}
 
         def step() -> object:

@@ -144,7 +144,7 @@ class SyncContext(Struct, frozen=True):
             return seen is None
         if not S_ISREG(found.st_mode):
             return seen is None
-        return seen == (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        return seen == FileStat.of(found)
 
     def absent(self, within: KeyRange = EVERYTHING) -> set[str]:
         """Return the paths that are absent on purpose under the current policy.

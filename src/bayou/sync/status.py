@@ -39,6 +39,8 @@ def status(
 ) -> Status:
     """Return the status of a repo's datastore, with one request to the store (offline: none).
 
+    Where base is more than 50 commits behind, pages of the log take further requests, as in a sync.
+
     `packs`: count packs however many entries base has; they are counted in base, without a request.
     """
     config = repo.config.datastore
@@ -79,6 +81,10 @@ def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs:
                 root.bytes if root else 0,
                 root.digest.hex() if root else None,
             )
+            if etag != known.etag:
+                from bayou.sync.plan.remote_snapshot import check_history  # noqa: PLC0415
+
+                check_history(store, known, seen.head)
     except NotFound:
         lost = _lost_head(store, known)
         healthy, message = lost is None, _explained(lost) if lost is not None else "the store has no index yet"

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 from bayou.core.activity import OnBytes
 from bayou.core.deadline import Deadline
 from bayou.core.errors import ContentChanged
+from bayou.core.limits import INT64_MAX
 from bayou.core.structs import SelectiveStruct
 from bayou.worktree.durability import path_refused, tree_error
 from bayou.worktree.safe_root import file_kind
@@ -41,7 +42,12 @@ class FileStat(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileStat:
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        """Return the stat in numbers that `sync.db` and Arrow can store: signed, of 64 bits.
+
+        mergerfs and CIFS, among others, have inodes from 2^63 on, and any program can set a time after 2262.
+        """
+        mtime, ctime, inode = status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+        return cls(status.st_size, _bounded(mtime), _bounded(ctime), inode - 2**64 if inode > INT64_MAX else inode)
 
     def settled(self, now_ns: int) -> bool:
         """Return whether every write after `now_ns` is sure to change this stat.
@@ -57,6 +63,10 @@ class FileStat(NamedTuple):
             return True
         step = _FINE_CLOCK_NS if self.mtime_ns % _SECOND_NS and self.ctime_ns % _SECOND_NS else _COARSEST_CLOCK_NS
         return max(self.mtime_ns, self.ctime_ns) < now_ns - step
+
+
+def _bounded(time_ns: int) -> int:
+    return max(-INT64_MAX, min(time_ns, INT64_MAX))
 
 
 class Content(SelectiveStruct, frozen=True):

@@ -174,8 +174,8 @@ def _walk(
                             if before is not None:
                                 del known[path]
                             status = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-                            if before != status:
-                                yield ScannedFile(path, FileStat(*status))
+                            if before != status and before != (stat := FileStat.of(found)):
+                                yield ScannedFile(path, stat)
                     except FileNotFoundError:
                         continue
                     except OSError as error:

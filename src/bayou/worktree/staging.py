@@ -159,7 +159,7 @@ class StagingArea:
             self._add_changed(changed_dirs)  # only now: a refused path has left nothing to sync
             # V2: size, mtime and inode are of the bytes that arrived, even if another process writes to the file, or
             # replaces it, right now. The rename changed the ctime.
-            return FileStat(before.st_size, before.st_mtime_ns, ctime, before.st_ino)
+            return FileStat.of(before)._replace(ctime_ns=ctime)
 
     def remove(self, path: str) -> None:
         """Delete the file at `path`, if there is one, and the directories that this leaves empty."""

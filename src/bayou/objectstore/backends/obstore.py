@@ -64,6 +64,8 @@ Connect = Callable[[float], "ObjectStore"]
 ListRaw = Callable[[str, str | None, float], Iterator[list[ObjectMeta]]]
 """List (prefix, after, timeout) without obstore, which fails on a page with a key that it cannot parse."""
 
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+
 _AFTER_SLASH = "0"
 """The first key, bytewise, after all keys that begin with a `/`."""
 
@@ -285,6 +287,9 @@ class RemoteTransport:
         unparsable = False
         try:
             for page in self._pages(prefix, last, timeout):
+                if self._list_raw is not None and _has_replaced(page):
+                    unparsable = True
+                    break
                 yield page
                 last, rows = page[-1].key, rows + len(page)
         except UnparsableKey as key:
@@ -318,6 +323,8 @@ class RemoteTransport:
         if (len(directories) + len(objects)) % _PAGE == 0 or not all(name.startswith(prefix) for name in directories):
             return None
         if "/" in directories:  # V21: as in `list`, obstore dropped the leading `/` of some keys
+            return None
+        if _has_replaced(objects) or any(_REPLACED in name for name in directories):
             return None
         return DirectoryListing(directories, objects)
 
@@ -404,6 +411,11 @@ def _page(batch: Any, prefix: str, after: str | None) -> list[ObjectMeta]:
         # Not `key > after`: SeaweedFS lists, and resumes, in an order of its own.
         if key not in (after, folder)
     ]
+
+
+def _has_replaced(page: Sequence[ObjectMeta]) -> bool:
+    """Return whether the server may have replaced characters of a key that XML cannot express, as SeaweedFS does."""
+    return any(_REPLACED in meta.key for meta in page)
 
 
 def _mode(condition: Condition | None, *, unquoted: bool) -> Any:
