@@ -185,3 +185,7 @@ def test_a_workflow_that_is_spelt_almost_so_comes_before_a_command(repo, command
 
     assert command("workflow", "run", "log").code == 0
     assert command("workflow", "run", "logg", "--json").error["hint"] == "did you mean log?"
+
+
+def test_a_close_name_of_another_group_comes_before_a_distant_one_of_this(command):
+    assert command("satus").err.splitlines()[1].startswith("hint: did you mean `bayou datastore status`")

@@ -383,3 +383,21 @@ def test_lists_name_the_command_that_says_why_one_failed(failed, command):
     assert f"why one failed: `bayou workflow run logs {failed}`" in command("workflow", "run", "search").err
     assert f"why one failed: `bayou model logs b {output['output_id'][:8]}`" in command("model", "outputs", "b").err
     assert "why one failed" not in command("model", "outputs", "a").err
+
+
+def test_a_step_that_was_skipped_is_said_to_have_no_log_and_nothing_is_said_of_others(made, command):
+    lay(
+        made,
+        TWO + """    - {name: after, model: a, method: execute, depends_on: [bad], inputs: {run: "echo never"}}\n""",
+    )
+    run_id = command("workflow", "run", "nightly", "--json").document["run_id"]
+
+    ran = command("workflow", "run", "logs", run_id, "after")
+
+    assert f"run {run_id} (nightly, failed): main / after: skipped, no log" in ran.out + ran.err
+
+
+def test_without_runs_the_hint_is_true_without_a_store_too(repo, command):
+    assert command("workflow", "run", "get", "latest", "--json").error["hint"] == (
+        "`bayou workflow run NAME` makes one; with a store, `bayou datastore sync --pull` brings what others have run"
+    )

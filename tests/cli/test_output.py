@@ -14,7 +14,7 @@ import pytest
 
 import bayou
 from bayou.cli import output
-from bayou.cli.output import CommandOutput, Table, count, fail, hint, moment, say, show, size, warn
+from bayou.cli.output import CommandOutput, Table, colorize, count, fail, hint, moment, say, show, size, warn
 from bayou.core.clock import format_ms, parse_duration
 from bayou.core.text import VisibleStream, visible, visible_json
 
@@ -183,3 +183,14 @@ def test_a_time_is_told_in_the_readers_zone(monkeypatch, zone, text):
 @pytest.mark.parametrize("text", ["yesterday", "", "2030-02-31T00:00:00.000Z", "2030-01-02T03:04:05+02:00", "2030"])
 def test_a_time_of_another_form_is_left_as_it_is(text):
     assert moment(text) == text
+
+
+@pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("NO_COLOR", "1")])
+def test_a_dumb_terminal_and_no_color_get_no_escapes(monkeypatch, name, value):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert colorize("error:", "red", True) != "error:"
+
+    monkeypatch.setenv(name, value)
+
+    assert colorize("error:", "red", True) == "error:"

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from bayou.cli.output import CommandOutput
-from bayou.cli.progress import Bar, closing_line
+from bayou.cli.progress import Bar, Shown, closing_line, stage_line
 from bayou.core.activity import arrived, counted, moved, remark, waiting, watch
 from bayou.core.activity import hidden as hidden_line
 from bayou.core.progress import NoProgress, Progress
@@ -390,3 +390,23 @@ def test_the_line_is_gone_while_a_question_is_asked_and_comes_back(console, scre
         assert bar._live is not None
         bar._live.refresh()
         assert "pulling" in screen.getvalue()
+
+
+def test_a_small_file_before_a_large_one_gives_no_absurd_time_left():
+    """Seen: `1 of 2 files, 469 B of 60 MB, 133 B/s, 156 h 59 min left`, and half a minute later it was done."""
+    stage = Shown("pushing", 0.0, all_files=2, all_bytes=60_000_000, files=1, bytes=469, changed=0.2, changes=3)
+
+    assert stage_line(stage, 133.0, 133.0, 3.5, 90) == (
+        "pushing ──────────────────── 1 of 2 files, 469 B of 60 MB, 3 s"
+    )
+
+
+def test_a_time_left_is_shown_some_seconds_after_the_first_bytes():
+    """Seen: `524 KB of 100 MB, 159 KB/s, 13 min left` when an upload had waited three seconds for its first answer."""
+    stage = Shown("pushing", 0.0, all_bytes=100_000_000)
+    for now in (3.2, 4.2):
+        stage.bytes += 2_000_000
+        stage.change(now)
+
+    assert "left" not in stage_line(stage, 1e6, 1e6, 4.3, 90)
+    assert stage_line(stage, 1e6, 1e6, 6.3, 90).endswith("1.0 MB/s, 1 min 36 s left")

@@ -235,8 +235,9 @@ def _styled(text: str, *, bold: bool) -> str:
 
 
 def colorize(text: str, color: str, on: bool) -> str:
-    """Return text in a color, unless `on` is false or the user sets NO_COLOR."""
-    return click.style(text, fg=color) if on and not os.environ.get("NO_COLOR") else text
+    """Return text in a color, unless `on` is false, the user sets NO_COLOR, or the terminal is dumb."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return click.style(text, fg=color) if on and not plain else text
 
 
 def limited(items: Sequence[T], verbose: bool, line: Callable[[T], Line], total: int | None = None) -> Iterator[Line]:

@@ -32,6 +32,8 @@ _FRAME_S = 0.125
 _RATE_WINDOW_S = 6.0
 _LEFT_WINDOW_S = 20.0
 _LEFT_AFTER_S = 3.0
+_LEFT_SHARE = 0.01
+"""Rate and time left are known once this share of the bytes is done, or after the longer window."""
 _QUIET_S = 5.0
 """A stage whose numbers have not changed for so long shows that instead of a time left."""
 _FILLING_S = 0.25
@@ -82,8 +84,19 @@ class Shown(Struct):
     changed: float = 0.0
     """When its numbers changed last."""
     changes: int = 0
+    first: float = 0.0
+    """When its numbers changed first; 0: not yet."""
     early: int = 0
     """How many of `bytes` have arrived in requests, and are not counted yet (`Bar.arrive`)."""
+
+    def change(self, now: float) -> None:
+        """Note that its numbers change."""
+        self.first = self.first or now
+        self.changed, self.changes = now, self.changes + 1
+
+    def known(self, now: float) -> bool:
+        """Whether enough has moved to compute a rate with: a small file before a large one says nothing about it."""
+        return not self.all_bytes or (self.done or 0) >= _LEFT_SHARE or now - self.begun >= _LEFT_WINDOW_S
 
     @property
     def done(self) -> float | None:
@@ -227,7 +240,7 @@ class Bar:
     def _add(self, stage: Shown, bytes: int, now: float) -> None:  # noqa: A002
         """Show more bytes of the stage; under the lock."""
         stage.bytes += bytes
-        stage.changed, stage.changes = now, stage.changes + 1
+        stage.change(now)
         if stage.all_bytes:
             for speed in self._speeds:
                 speed.add(bytes, now)
@@ -238,7 +251,7 @@ class Bar:
             if self._stage is not None and bytes:
                 self._skipped += bytes
                 self._stage.bytes += bytes
-                self._stage.changed, self._stage.changes = now, self._stage.changes + 1
+                self._stage.change(now)
 
     def begin_request(self, size: int) -> _Request:
         with self._lock:
@@ -283,7 +296,7 @@ class Bar:
                 for speed in self._speeds:
                     speed.add(done - self._stage.share, now)
                 self._stage.share = done
-                self._stage.changed, self._stage.changes = now, self._stage.changes + 1
+                self._stage.change(now)
 
     def end(self) -> None:
         with self._lock:
@@ -388,8 +401,8 @@ def stage_line(stage: Shown, rate: float, steady: float, now: float, width: int,
     if unseen and (unseen > stage.bytes or quiet >= _QUIET_S):
         times, rates = [f"{size(unseen)} under way, {duration(quiet)}"], []
     else:
-        times = [_time(stage, done, steady, quiet, seconds)]
-        counted = stage.all_bytes or stage.files
+        times = [_time(stage, done, steady, now)]
+        counted = (stage.all_bytes or stage.files) and stage.known(now)
         rates = [_rate(stage, rate)] if counted and rate >= 1 and seconds >= 1 and quiet < _QUIET_S else []
     counts = [stage.so_far()] if stage.so_far() else []
     fewer = [stage.bytes_so_far()] if stage.all_bytes else counts
@@ -403,11 +416,13 @@ def stage_line(stage: Shown, rate: float, steady: float, now: float, width: int,
     return text
 
 
-def _time(stage: Shown, done: float | None, rate: float, quiet: float, seconds: float) -> str:
+def _time(stage: Shown, done: float | None, rate: float, now: float) -> str:
     """Return the time left if it is known: else, how long the stage has taken, or has been without a change."""
+    quiet, seconds = now - stage.changed, now - stage.begun
+    moving = now - max(stage.begun, stage.first)
     if stage.changes and done is not None and done < 1 and quiet >= _QUIET_S:
         return f"nothing for {duration(quiet)}"
-    if stage.changes > 1 and done is not None and 0 < done < 1 and rate > 0 and seconds >= _LEFT_AFTER_S:
+    if stage.changes > 1 and done and done < 1 and rate > 0 and moving >= _LEFT_AFTER_S and stage.known(now):
         whole = stage.all_bytes or stage.all_files or 1.0
         return f"{_about((1 - done) * whole / rate)} left"
     return duration(seconds)

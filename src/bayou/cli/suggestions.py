@@ -9,6 +9,8 @@ import click
 from bayou.core.text import similar_names
 
 _MOST = 3
+_CLOSE = 0.75
+"""How similar a name must be to come before, or from, another group."""
 
 _HABITS: Mapping[str, Sequence[str]] = {
     "add": ("data put",),
@@ -47,10 +49,10 @@ _GROUPS = ("data", "datastore", "workflow", "model")
 def suggest(context: click.Context, word: str) -> str | None:
     """Return a hint for a word that is no command of a group; None if nothing is similar.
 
-    A command of this group comes first, then one of that very name elsewhere, then other programs' words, and last a
-    similar name elsewhere.
+    A very similar command of this group comes first, then one of that very name elsewhere, then other programs' words,
+    a very similar name elsewhere, and last what is roughly similar in this group.
     """
-    below = suggest_below(context, word)
+    below = suggest_below(context, word, _CLOSE)
     if below is not None:
         return below
     here = context.command_path
@@ -63,18 +65,18 @@ def suggest(context: click.Context, word: str) -> str | None:
         own = [line for line in _HABITS[word] if f"{root.info_name} {line}".startswith(f"{here} ")]
         found = [f"{root.info_name} {line}" for line in own or _HABITS[word]]
     if not found:
-        similar = set(similar_names(word, set(everywhere.values()), _MOST, 0.75))
+        similar = set(similar_names(word, set(everywhere.values()), _MOST, _CLOSE))
         found = [path for path, name in everywhere.items() if name in similar]
-    return _question(found[:_MOST]) if found else None
+    return _question(found[:_MOST]) if found else suggest_below(context, word)
 
 
-def suggest_below(context: click.Context, word: str) -> str | None:
+def suggest_below(context: click.Context, word: str, cutoff: float = 0.6) -> str | None:
     """Return a hint with the commands of a group that are similar to a word; None if none is."""
     group = context.command
     assert isinstance(group, click.Group)
     found = {name: group.get_command(context, name) for name in group.list_commands(context)}
     shown = [name for name, command in found.items() if command is None or not command.hidden]
-    near = similar_names(word, shown, _MOST)
+    near = similar_names(word, shown, _MOST, cutoff)
     return _question([f"{context.command_path} {name}" for name in near]) if near else None
 
 

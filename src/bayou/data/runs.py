@@ -231,10 +231,13 @@ def ambiguous(text: str, what: str, names: Sequence[str]) -> IdAmbiguous:
     )
 
 
+_PULL = "with a store, `bayou datastore sync --pull` brings what others have run"
+
+
 def _not_found(run_id: str) -> RecordNotFound:
     if run_id == LATEST:
-        return RecordNotFound("there are no runs here", hint="bayou datastore sync --pull brings what others have run")
+        return RecordNotFound("there are no runs here", hint=f"`bayou workflow run NAME` makes one; {_PULL}")
     return RecordNotFound(
         f"there is no run {run_id}",
-        hint="`bayou workflow run search` lists runs; `bayou datastore sync --pull` brings what others have run",
+        hint=f"`bayou workflow run search` lists runs; {_PULL}",
     )

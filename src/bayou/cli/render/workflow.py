@@ -220,7 +220,10 @@ def logs_end_text(run: Run, steps: Sequence[StepLog], *, follow: bool) -> Iterat
     for (job, name), record in failed.items():
         yield fail(f"{job} / {name} {record.status}: {first_line(record.error or '')}")
     if not any(one.log is not None for one in steps):
-        yield note(f"run {run.run_id} ({run.workflow}, {run.status}): no step has a log")
+        statuses = {(one.job, one.record.name): one.record.status for one in steps}
+        only = [f"{job} / {name}: {status}, no log" for (job, name), status in statuses.items()]
+        what = only[0] if len(only) == 1 else "no step has a log"
+        yield note(f"run {run.run_id} ({run.workflow}, {run.status}): {what}")
     elif not any(one.log is not None and one.log.size for one in steps):
         yield note(f"run {run.run_id} ({run.workflow}, {run.status}): the steps printed nothing")
     if run.status == "running" and follow:
