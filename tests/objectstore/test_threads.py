@@ -128,6 +128,23 @@ def test_a_crew_that_is_told_to_stop_is_not_waited_for(forever: threading.Event)
     assert not future.done()
 
 
+def test_a_map_as_completed_does_not_wait_for_the_first() -> None:
+    store, rest = open_store("memory://bucket"), threading.Event()
+
+    def work(number: int) -> int:
+        if number == 0:
+            assert rest.wait(30)
+        return number
+
+    found = []
+    for number in store.map_as_completed(work, range(200), threads=4):
+        found.append(number)
+        if len(found) == 199:
+            rest.set()
+    assert found[-1] == 0
+    assert sorted(found) == list(range(200))
+
+
 def test_an_interrupted_map_waits_for_nobody_once_its_deadline_is_cancelled(forever: threading.Event) -> None:
     from bayou.core.deadline import Deadline
 

@@ -8,7 +8,7 @@ import shutil
 import signal
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,9 +27,9 @@ from bayou.sync import bulk_pass
 from bayou.sync.commit import commit
 from bayou.sync.commit import commit as commit_module
 from bayou.sync.plan import compare_job
-from bayou.sync.report import Failure, SyncOptions
+from bayou.sync.report import SyncOptions
 from bayou.sync.transfer import apply
-from bayou.sync.transfer.executor import Downloaded, Upload, UploadResults
+from bayou.sync.transfer.executor import DownloadResults, Upload, UploadResults
 from bayou.worktree.scan import SkippedPath, scan_range
 from tests import api
 from tests.cli.conftest import SOURCE, Ran
@@ -182,7 +182,7 @@ class Watched(AtOnce):
         super().expect(entries)
         self.told.append(f"expected {len(entries)}")
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
+    def download(self, entries: Iterable[Entry], count: int) -> DownloadResults:
         yield from super().download(entries, count)
         if count:
             self.told.append(f"took {count}")

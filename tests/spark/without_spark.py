@@ -18,7 +18,15 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.spark.executor import SparkEngines, decode, encode, schema_of
 from bayou.sync.context import SyncContext
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import BulkTransferExecutor, Downloaded, TransferExecutor, Upload, UploadResults
+from bayou.sync.transfer.executor import (
+    BulkTransferExecutor,
+    Downloaded,
+    DownloadResults,
+    Pause,
+    TransferExecutor,
+    Upload,
+    UploadResults,
+)
 
 MakeMover = Callable[[SyncContext], BulkTransferExecutor]
 
@@ -88,11 +96,11 @@ class AtOnce:
             file.unlink(missing_ok=True)
 
     def expect(self, entries: Sequence[Entry]) -> None:
-        came = {one.path: one for one in self.mover.download(entries, len(entries))}
+        came = {one.path: one for one in self.mover.download(entries, len(entries)) if not isinstance(one, Pause)}
         self.expected.append({entry.path: (entry, came[entry.path]) for entry in entries})
         self.brought.extend(one.file for one in came.values() if isinstance(one, Downloaded) and one.file is not None)
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
+    def download(self, entries: Iterable[Entry], count: int) -> DownloadResults:
         came = self.expected.popleft() if self.expected else {}
         rest: list[Entry] = []
         for entry in entries:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from bayou.core.errors import DeadlinePassed, Unavailable
 from bayou.packs import write
 from bayou.sync.transfer import executor, push
-from bayou.sync.transfer.executor import batch_results
+from bayou.sync.transfer.executor import PAUSE, Pause, batch_results
 from tests.sync import children
 from tests.sync.conftest import Clone, Team
 
@@ -133,6 +134,34 @@ def test_a_full_disk_leaves_no_half_of_a_download(team: Team, there: Clone, monk
     assert here.files == there.files
 
 
+@pytest.mark.usefixtures("loose_objects")
+def test_a_push_records_what_has_arrived_while_an_earlier_file_is_still_on_its_way(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that share a slow link end in any order, and the last of them long after the first."""
+    monkeypatch.setattr(executor, "BATCH_S", 0.0)
+    others = threading.Event()
+    recorded: set[str] = set()
+    real, real_send = push._record, executor.send
+
+    def record(database: Any, remote_id: int, done: Any) -> None:
+        real(database, remote_id, done)
+        recorded.update(upload.path for upload in done)
+        if len(recorded) == 2:
+            others.set()
+
+    def send(sender: Any, upload: Any) -> Any:
+        assert upload.path != "files/0" or others.wait(30), f"only {recorded} are recorded"
+        return real_send(sender, upload)
+
+    monkeypatch.setattr(push, "_record", record)
+    monkeypatch.setattr(executor, "send", send)
+    clone = team.clone("a")
+    clone.write_all({f"files/{number}": os.urandom(2000) for number in range(3)})
+
+    assert clone.push().pushed.files == 3
+
+
 @pytest.mark.parametrize("waits", ["packs", "objects"])
 def test_a_push_records_what_has_arrived_while_others_are_still_on_their_way(
     team: Team, monkeypatch: pytest.MonkeyPatch, waits: str
@@ -194,6 +223,29 @@ def test_results_of_many_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch)
 def test_results_that_come_slowly_do_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "BATCH_S", 0.0)
     assert list(batch_results(range(3), 4, lambda _: 0)) == [[0], [1], [2]]
+
+
+def test_results_do_not_wait_for_the_next_one_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow link it comes much later: a process that is killed before must have recorded those that came."""
+    now = 0.0
+    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def results() -> Iterator[int | Pause]:
+        nonlocal now
+        yield from (0, 1)
+        now += executor.BATCH_S / 2
+        yield PAUSE
+        assert told == []
+        now += executor.BATCH_S / 2
+        yield PAUSE
+        assert told == [[0, 1]]
+        yield PAUSE
+        yield 2
+
+    told: list[list[int]] = []
+    for batch in batch_results(results(), 4, lambda _: 0):
+        told.append(batch)  # noqa: PERF402  (the source looks at it)
+    assert told == [[0, 1], [2]]
 
 
 @pytest.mark.parametrize(("size", "shares"), [(1000, [8, 8, 4]), (100_000, [3, 3, 3, 3, 3, 3, 2]), (300_000, [1] * 20)])

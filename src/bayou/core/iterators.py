@@ -33,15 +33,19 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def prefetch(source: Iterable[T], most: int, *, name: str) -> Generator[T, None, None]:
-    """Yield the items of a source, which a thread reads up to `most` items ahead.
+def prefetch(source: Iterable[T], most: int, *, name: str) -> Generator[T | None, None, None]:
+    """Yield the items of a source, which a thread reads up to `most` items ahead, and None whenever none has come for a
+    moment.
 
     The thread hands over batches: two threads that exchange single items mostly wait for each other.
     """
     batches = Prefetcher(_batches(source), max(1, most // _BATCH), name=name)
     try:
-        for batch in batches:
-            yield from batch
+        for batch in batches.poll():
+            if batch is None:
+                yield None
+            else:
+                yield from batch
     except KeyboardInterrupt:
         batches.close()
         for batch in batches.unread():

@@ -110,6 +110,8 @@ class _Export(Struct):
         came = raise_if_down(store, fetch_all(store, self.incoming, entries, len(entries)))
         with closing(prefetch(came, _AHEAD * store.concurrency, name="bayou-downloads")) as results:
             for result in results:
+                if result is None:
+                    continue
                 entry = known[result.path]
                 if isinstance(result, Failure):
                     self._fail(result)

@@ -91,7 +91,7 @@ class Relocation:
         for result in context.executor.upload(loose, len(loose), packed):
             if isinstance(result, Failure):
                 context.report.failed.append(result)
-            elif result is not None and result.stored is not None:
+            elif isinstance(result, Upload) and result.stored is not None:
                 row = _relocated(self._lost[result.path], result)
                 self.rows[result.path] = row
                 if result.stored.repeated:

@@ -22,7 +22,7 @@ from bayou.objectstore.keys import Key, KeyScope, content_type
 from bayou.objectstore.link import Link
 from bayou.objectstore.listing import Listing, with_key
 from bayou.objectstore.retry import RetryingClient, RetryPolicy
-from bayou.objectstore.threads import map_in_order, run_interruptible
+from bayou.objectstore.threads import map_as_completed, map_in_order, run_interruptible
 from bayou.objectstore.transport import (
     Condition,
     DirectoryListing,
@@ -459,6 +459,12 @@ class Store:
         memory. The first error is raised in its item's turn, and cancels the calls that have not begun.
         """
         return map_in_order(function, items, threads or self.concurrency, ahead, self.stop)
+
+    def map_as_completed(
+        self, function: Callable[[T], R], items: Iterable[T], *, threads: int | None = None, ahead: int = 1
+    ) -> Iterator[R]:
+        """Yield `function(item)` for each item as `map` does, but as soon as it is there, in any order."""
+        return map_as_completed(function, items, threads or self.concurrency, ahead, self.stop)
 
 
 def _delete_batch(transport: Transport, client: RetryingClient, batch: Sequence[str]) -> dict[str, StoreError]:

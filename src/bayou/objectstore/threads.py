@@ -12,9 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
-from itertools import islice
-from queue import SimpleQueue
+from itertools import chain, islice
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -80,6 +81,44 @@ def map_in_order(
             pending.extend(pool.submit(partial(function, item)) for item in islice(source, 1))
     finally:
         pool.cancel_and_join(pending, stop)
+
+
+def map_as_completed(
+    function: Callable[[T], R], items: Iterable[T], threads: int, ahead: int, stop: threading.Event
+) -> Iterator[R]:
+    """Yield `function(item)` for each item as soon as it is there, in any order; otherwise as `map_in_order`."""
+    source = iter(items)
+    first = list(islice(source, 2))
+    if len(first) < 2:
+        yield from map(function, first)
+        return
+    pending: set[Future[R]] = set()
+    completed: SimpleQueue[Future[R]] = SimpleQueue()
+    pool = ThreadPool(threads)
+
+    def submit(item: T) -> None:
+        future = pool.submit(partial(function, item))
+        pending.add(future)
+        future.add_done_callback(completed.put)
+
+    try:
+        for item in chain(first, islice(source, threads * ahead)):
+            submit(item)
+        while pending:
+            future = _wait_for_next(completed)
+            pending.discard(future)
+            yield future.result()
+            for item in islice(source, 1):
+                submit(item)
+    finally:
+        pool.cancel_and_join(pending, stop)
+
+
+def _wait_for_next(completed: SimpleQueue[Future[R]]) -> Future[R]:
+    """Return the next future that is done; a signal ends the wait, as in `wait_for_result`."""
+    while True:
+        with suppress(Empty):
+            return completed.get(timeout=_POLL_S)
 
 
 class ThreadPool:

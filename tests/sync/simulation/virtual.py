@@ -116,9 +116,11 @@ def swift(rng: random.Random | None = None) -> Iterator[None]:
         patch("bayou.index.head.parse_head", _parse_head),
         patch.object(os, "fsync", lambda descriptor: None),
         patch.object(Store, "map", _in_some_order(rng)),
+        patch.object(Store, "map_as_completed", _in_some_order(rng, completed=True)),
         # A pack goes up at once, or when its answer is waited for, with nodes and other packs before it.
         patch("bayou.packs.write.ThreadPool", lambda _: _Pool(rng)),
         patch("bayou.packs.write.wait_for_result", lambda future: future.result()),
+        patch("bayou.packs.write.wait", lambda futures, timeout: [future.exception() for future in futures]),
         patch("bayou.sync.transfer.packed.Prefetcher", _Inline),
         patch.object(Database, "pragmas", ("journal_mode = MEMORY", "synchronous = OFF")),
         # No signal has to get through to anybody who waits for a request.
@@ -235,17 +237,23 @@ class _Inline:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._source)
 
+    def poll(self) -> Iterator[Any]:
+        return iter(self._source)
+
+    def ready(self) -> Iterator[Any]:
+        return iter(())
+
     def unread(self) -> Iterator[Any]:
         return iter(())
 
     def close(self) -> None: ...
 
 
-def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:
+def _in_some_order(rng: random.Random | None, *, completed: bool = False) -> Callable[..., Iterator[Any]]:
     def ordered(
         self: Store, function: Callable[[Any], Any], items: Iterable[Any], *, threads: int | None = None, ahead: int = 1
     ) -> Iterator[Any]:
-        """Do a few at a time, in any order, and yield their results in theirs."""
+        """Do a few at a time, in any order, and yield their results in theirs, or (`completed`) as they come."""
         source = iter(items)
         while window := list(islice(source, _WINDOW)):
             futures: list[Future[Any]] = [Future() for _ in window]
@@ -257,7 +265,7 @@ def _in_some_order(rng: random.Random | None) -> Callable[..., Iterator[Any]]:
                     futures[at].set_result(function(window[at]))
                 except Exception as error:  # noqa: BLE001  (raised in its item's turn)
                     futures[at].set_exception(error)
-            for future in futures:
+            for future in [futures[at] for at in turns] if completed else futures:
                 yield future.result()
 
     return ordered

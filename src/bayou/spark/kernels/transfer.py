@@ -36,7 +36,7 @@ from bayou.objectstore.transport import PutResult, Requests
 from bayou.packs.archive import member_bytes
 from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches_of_rows, rows
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import Downloaded, PackLocation, Sender, Upload, batch_results, fetch_all
+from bayou.sync.transfer.executor import Downloaded, PackLocation, Pause, Sender, Upload, batch_results, fetch_all
 from bayou.sync.transfer.packed import upload_all
 from bayou.worktree.atomic_write import temporary_name
 from bayou.worktree.staging import StagingArea
@@ -302,11 +302,11 @@ def even_pack_size(packed: Sequence[Upload], pack_size: int) -> int:
     return -(-total // max(1, round(total / pack_size))) if total else pack_size
 
 
-def last_results(results: Iterable[Upload | Failure | None]) -> Iterator[Upload | Failure]:
+def last_results(results: Iterable[Upload | Failure | Pause | None]) -> Iterator[Upload | Failure]:
     """Yield the last result of each file: the driver names no file of a pack that the store has not acknowledged."""
     for result in results:
         if isinstance(result, Failure) or (
-            result is not None and (result.stored is not None or result.location is None)
+            isinstance(result, Upload) and (result.stored is not None or result.location is None)
         ):
             yield result
 
@@ -374,7 +374,10 @@ class Downloads(Struct, frozen=True):
         incoming = StagingArea(self.root, self.staging / temporary_name(), keeps_partial=False)
         sizes = {entry.path: entry.size for entry in entries}
         results = fetch_all(store, incoming, entries, len(entries))
-        for group in batch_results(results, DURABLE_BATCH, lambda result: sizes[result.path]):
+        groups: Iterator[list[Downloaded | Failure]] = batch_results(
+            results, DURABLE_BATCH, lambda result: sizes[result.path]
+        )
+        for group in groups:
             incoming.sync(result.file for result in group if isinstance(result, Downloaded) and result.file is not None)
             yield from group
 

@@ -130,14 +130,20 @@ class Downloaded(Struct, frozen=True):
     durable: bool = False
 
 
-UploadResults: TypeAlias = Generator[Upload | Failure | None, None, None]
+class Pause(Struct, frozen=True):
+    """Among results: no other has come for a moment, so what has come so far can be recorded."""
+
+
+PAUSE = Pause()
+
+UploadResults: TypeAlias = Generator[Upload | Failure | Pause | None, None, None]
 """Yields each upload once it is stored or has failed; closing it stops the others.
 
 A packed file may also come earlier, with its `location` and without `stored`. After None come only results of files
 that have come with their locations: by then all entries are known, and the index nodes can be written.
 """
 
-DownloadResults: TypeAlias = Iterator[Downloaded | Failure]
+DownloadResults: TypeAlias = Iterator[Downloaded | Failure | Pause]
 
 
 class TransferExecutor(Protocol):
@@ -154,7 +160,7 @@ class TransferExecutor(Protocol):
         before the caller takes the first result. A caller that wants no more results closes it.
         """
 
-    def download(self, entries: Iterable[Entry], count: int) -> Iterator[Downloaded | Failure]:
+    def download(self, entries: Iterable[Entry], count: int) -> DownloadResults:
         """Download objects to the staging directory. The caller moves each file into the tree, or removes it."""
 
 
@@ -189,7 +195,8 @@ class ThreadTransfer(Struct, frozen=True):
     def download(self, entries: Iterable[Entry], count: int) -> DownloadResults:
         """Download ahead while the caller moves a batch of earlier files into the tree, which waits for the disk."""
         came = raise_if_down(self.store, fetch_all(self.store, self.incoming, entries, count, self.meter))
-        return prefetch(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
+        ahead = prefetch(came, _AHEAD * self.store.concurrency, name="bayou-downloads")
+        return (PAUSE if result is None else result for result in ahead)
 
 
 class Sender(Struct, frozen=True):
@@ -209,7 +216,7 @@ class Sender(Struct, frozen=True):
         return self.logs.of(upload.path, upload.push) if self.logs is not None else None
 
 
-def send_all(sender: Sender, uploads: Iterable[Upload], count: int) -> UploadResults:
+def send_all(sender: Sender, uploads: Iterable[Upload], count: int) -> Iterator[Upload | Failure]:
     """Upload files with many threads; the caller's thread reads the small files.
 
     Threads that open many files wait for each other, because each call releases the interpreter lock and takes it
@@ -315,7 +322,9 @@ def raise_if_down(store: Store, results: Iterable[R | Failure]) -> Generator[R |
 
 def _proves_service(result: object) -> bool:
     """Whether a result shows that the store is up; the location of a file in a pack that is on its way does not."""
-    return not (result is None or isinstance(result, Failure) or (isinstance(result, Upload) and result.stored is None))
+    if isinstance(result, Upload):
+        return result.stored is not None
+    return not (result is None or isinstance(result, Failure | Pause))
 
 
 def _is_unavailable(result: object) -> TypeGuard[Failure]:
@@ -328,7 +337,7 @@ def outage(failed: Failure) -> Unavailable:
 
 def fetch_all(
     store: Store, incoming: StagingArea, entries: Iterable[Entry], count: int, meter: Meter | None = None
-) -> DownloadResults:
+) -> Iterator[Downloaded | Failure]:
     """Download objects with many threads: those of single files, then packs, of which one request reads many files."""
     packed: list[Entry] = []
     loose: list[Entry] = []
@@ -466,7 +475,9 @@ def parallel_map(
     threads: int | None = None,
     ahead: int = 1,
 ) -> Generator[R, None, None]:
-    """Yield `work(item)` for each of `count` items, in order, run by many threads; the rest as in `Store.map`.
+    """Yield `work(item)` for each of `count` items, run by many threads, as in `Store.map_as_completed`.
+
+    A result does not wait for those of earlier items, or a killed push would not know what has arrived meanwhile.
 
     A thread takes several small items (by `size`) at a time if there are many, because handing over a single item costs
     a third of what it costs to send a small file.
@@ -478,7 +489,7 @@ def parallel_map(
     most = max(1, min(_BATCH, count // (2 * store.concurrency)))
     results = _UnyieldedResults(work)
     try:
-        for done in store.map(results.run_batch, _shares(items, most, size), threads=threads, ahead=ahead):
+        for done in store.map_as_completed(results.run_batch, _shares(items, most, size), threads=threads, ahead=ahead):
             yield from map(results.take, done)
     except (Exception, KeyboardInterrupt):
         yield from results.unyielded()
@@ -539,8 +550,8 @@ class _UnyieldedResults(Generic[T, R]):
         return list(self._results.values())
 
 
-def batch_results(results: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield lists of up to `most` results, or fewer if they have many bytes or came slowly.
+def batch_results(results: Iterable[T | Pause], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield lists of up to `most` results, or fewer if they have many bytes or came slowly; `results` may have pauses.
 
     Results that came before an error or a signal are yielded before it is raised, so that their work is not repeated.
     """
@@ -548,8 +559,11 @@ def batch_results(results: Iterable[T], most: int, size: Callable[[T], int]) -> 
     size_so_far, last = 0, time.monotonic()
     try:
         for result in results:
-            batch.append(result)
-            size_so_far += size(result)
+            if not isinstance(result, Pause):
+                batch.append(result)
+                size_so_far += size(result)
+            elif not batch:
+                continue
             if len(batch) == most or size_so_far >= BATCH_BYTES or time.monotonic() - last >= BATCH_S:
                 full, batch, size_so_far = batch, [], 0  # before the yield: no signal makes it yield a batch twice
                 yield full

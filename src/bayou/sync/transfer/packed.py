@@ -24,7 +24,9 @@ from bayou.objectstore.transport import PutResult
 from bayou.packs.write import PackWriter, SealedPack, SentPack
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import (
+    PAUSE,
     PackLocation,
+    Pause,
     Sender,
     Upload,
     UploadResults,
@@ -60,8 +62,7 @@ def upload_all(
                 yield from _while_full(writer, loose)
             yield from files.seal()
             for result in loose.poll() if loose is not None else ():
-                if result is not None:
-                    yield result
+                yield PAUSE if result is None else result
                 yield from files.sent()
             yield None
             yield from files.drain()
@@ -77,10 +78,11 @@ def upload_all(
                 loose.close()
 
 
-def _while_full(writer: PackWriter, loose: Prefetcher[Upload | Failure | None]) -> Iterator[Upload | Failure | None]:
+def _while_full(writer: PackWriter, loose: Prefetcher[Upload | Failure]) -> Iterator[Upload | Failure | Pause]:
     """Wait until the next pack can be sent; yield the files that have arrived meanwhile, so that they are recorded."""
     while writer.is_full():
         yield from loose.ready()
+        yield PAUSE
         writer.wait()
 
 
@@ -108,10 +110,11 @@ class _PackedFiles:
         if sealed is not None:
             yield from self._located(sealed)
 
-    def drain(self) -> Iterator[Upload | Failure]:
+    def drain(self) -> Iterator[Upload | Failure | Pause]:
         """Wait for every upload."""
         for sent in self._writer.drain():
             yield from self._sent(sent)
+            yield PAUSE
 
     def arrived(self) -> Iterator[Upload | Failure]:
         """Yield the files of packs that the store has acknowledged so far."""

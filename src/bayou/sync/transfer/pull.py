@@ -28,7 +28,7 @@ from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy, version_dir
 from bayou.sync.report import Failure, Refusal
-from bayou.sync.transfer.executor import Downloaded, batch_results, failure
+from bayou.sync.transfer.executor import Downloaded, Pause, batch_results, failure
 from bayou.sync.transfer.intents import ProofLost, record_intents
 from bayou.sync.transfer.push import per_transaction
 from bayou.worktree.hashing import Content
@@ -185,7 +185,7 @@ def journal_unchanged(db: sqlite3.Connection, remote_id: int, observed: Observed
     return newer is None
 
 
-def _results(context: SyncContext, items: Sequence[IncomingFile]) -> Iterator[_Result]:
+def _results(context: SyncContext, items: Sequence[IncomingFile]) -> Iterator[_Result | Pause]:
     """Yield every item with its result (None: its object is missing); downloads continue while a batch is placed."""
     waiting: dict[str, IncomingFile] = {}
     wanted: list[Entry] = []
@@ -201,6 +201,9 @@ def _results(context: SyncContext, items: Sequence[IncomingFile]) -> Iterator[_R
             waiting[item.path] = item
             wanted.append(item.entry)
     for download in context.executor.download(wanted, len(wanted)) if wanted else ():
+        if isinstance(download, Pause):
+            yield download
+            continue
         item = waiting[download.path]
         yield item, download if isinstance(download, Failure) else _staged(item, download)
 

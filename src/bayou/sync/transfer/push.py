@@ -32,7 +32,7 @@ from bayou.state.part_log import PartLogs
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.report import Failure
-from bayou.sync.transfer.executor import PackLocation, Upload, UploadResults, batch_results
+from bayou.sync.transfer.executor import PackLocation, Pause, Upload, UploadResults, batch_results
 from bayou.worktree.hashing import Content, read_content
 
 _RECORD_BATCH = 128
@@ -111,7 +111,7 @@ def acknowledge(context: SyncContext, started: StartedUploads) -> set[str]:
     return before - started.entries.keys()
 
 
-def _take(context: SyncContext, started: StartedUploads, results: Iterable[Upload | Failure | None]) -> None:
+def _take(context: SyncContext, started: StartedUploads, results: Iterable[Upload | Failure | Pause | None]) -> None:
     """Record results as they come."""
     entries = started.entries
     for batch in batch_results(results, _RECORD_BATCH, _bytes):
