@@ -72,6 +72,16 @@ def _spark_engines() -> SparkEngines:
 select.install(_spark_engines)
 
 
+def _open_missing_streams() -> None:
+    """Replace standard streams that the caller has closed, or the next file that is opened would take their number.
+
+    To read stdin, or write to stdout, is then an error, as it was; what goes to stderr is lost.
+    """
+    for name, flags, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, flags), mode))  # noqa: SIM115  (open until the process ends)
+
+
 def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; every exception becomes an exit code here."""
     common = Common(json=errors.asks_for_json(args))
@@ -89,6 +99,7 @@ def run(args: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """Run the command that `sys.argv` names, and end the process."""
+    _open_missing_streams()
     if instruction := os.environ.get(_COMPLETE):
         from click.shell_completion import shell_complete  # noqa: PLC0415
 

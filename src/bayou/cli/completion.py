@@ -81,7 +81,7 @@ def _root(context: click.Context) -> Path:
     from bayou.repo import find_repo  # noqa: PLC0415
 
     common = context.find_object(Common)
-    return find_repo(Path.cwd(), common.named_repo if common is not None else None)
+    return find_repo(os.curdir, common.named_repo if common is not None else None)
 
 
 def _select(context: click.Context, statement: str, *parameters: object) -> Iterator[str]:

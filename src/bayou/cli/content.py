@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import shutil
@@ -33,7 +34,17 @@ def open_input(name: str | None) -> Iterator[BinaryIO]:
         return
     if name is None and sys.stdin.isatty():
         raise click.UsageError("nothing to read: name a FILE, or - for what you type")
+    if not _is_readable(sys.stdin):
+        raise UsageError("the standard input is closed", hint="name a FILE, or give it an input: < FILE")
     yield counted(sys.stdin.buffer, "reading", None)
+
+
+def _is_readable(stream: TextIO) -> bool:
+    try:
+        flags = fcntl.fcntl(stream.fileno(), fcntl.F_GETFL)
+    except (OSError, ValueError):  # no file of the system
+        return True
+    return flags & os.O_ACCMODE != os.O_WRONLY
 
 
 def counted(file: BinaryIO, what: str, size: int | None) -> BinaryIO:
@@ -108,20 +119,31 @@ def _is_noise(data: bytes) -> bool:
 
 def write_file(content: BinaryIO, target: Path, size: int | None = None) -> None:
     """Copy content to the file `target`, whole; if this raises, the old file is unchanged."""
-    with atomic_file(_in_directory(target)) as opened:
+    with _open_target(target) as opened:
         shutil.copyfileobj(counted(content, "writing", size), opened, _CHUNK)
 
 
-def _in_directory(target: Path) -> Path:
-    """Refuse a file in a directory that does not exist by that name, and not by that of a temporary file."""
-    os.stat(target.parent)
-    return target
+@contextmanager
+def _open_target(target: Path) -> Iterator[BinaryIO]:
+    """Open a file that appears at `target`, or where this link leads; a device or a pipe gets the bytes as they come.
+
+    A rename would put a file where /dev/null was. A directory that does not exist is refused by its own name, and not
+    by that of a temporary file.
+    """
+    if target.exists() and not target.is_file():
+        with open(target, "wb") as opened:
+            yield opened
+        return
+    file = Path(os.path.realpath(target))
+    os.stat(file.parent)
+    with atomic_file(file) as opened:
+        yield opened
 
 
 @contextmanager
 def open_text_file(target: Path) -> Iterator[TextIO]:
     """Open a text file that appears at `target` when all is written; if the body raises, the old file is unchanged."""
-    with atomic_file(_in_directory(target)) as file:
+    with _open_target(target) as file:
         stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
         yield stream
         stream.detach()  # flushes, and leaves the file open

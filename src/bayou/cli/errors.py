@@ -133,6 +133,9 @@ def _rendered(error: BaseException) -> RenderedError:
             return RenderedError(UsageError.code, "no command given", _see_help(error), _USAGE)
         case click.UsageError():
             return RenderedError(UsageError.code, _sentence(error.format_message()), _see_help(error), _USAGE)
+        case FileNotFoundError() if error.filename is None and _is_directory_gone():
+            text = "the current directory has been deleted"
+            return RenderedError("os_error", text, "go to another one with cd", 1)
         case OSError() if error.errno is not None:
             where = f"{error.filename}: " if error.filename is not None else ""
             return RenderedError("os_error", f"{where}{os.strerror(error.errno)}", _os_hint(error.errno), 1)
@@ -189,6 +192,14 @@ def _sentence(text: str) -> str:
     """Return click's message in the form of Bayou's: one line, no capital, no full stop."""
     line = " ".join(text.split()).rstrip(".")
     return line[:1].lower() + line[1:]
+
+
+def _is_directory_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _os_hint(number: int) -> str | None:

@@ -83,7 +83,7 @@ class Common(Struct):
         from bayou.repo import find_repo, open_repo  # noqa: PLC0415
 
         self._show_state_warnings()
-        repo = open_repo(find_repo(Path.cwd(), self.named_repo), offline=self.offline, ask=self._ask())
+        repo = open_repo(find_repo(os.curdir, self.named_repo), offline=self.offline, ask=self._ask())
         if self.limit_rate is not None:
             repo = replace(
                 repo, config=replace(repo.config, sync=replace(repo.config.sync, limit_rate=self.limit_rate))
@@ -215,6 +215,13 @@ class Command(click.Command):
                 label = param.opts[0] if isinstance(param, click.Option) else param.metavar or param.name or ""
                 param.type = Name(label)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            if not isinstance(param.type, click.Path) and _has_surrogate(ctx.params.get(param.name or "")):
+                raise click.BadParameter("it is not valid UTF-8", ctx, param)
+        return rest
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from bayou.cli.examples import ARGUMENTS  # noqa: PLC0415
 
@@ -248,6 +255,13 @@ class Command(click.Command):
                     if what:
                         formatter.write(f"{margin}# {what}\n")
                     formatter.write(f"{margin}{command_line(line)}\n")
+
+
+def _has_surrogate(value: object) -> bool:
+    """Whether a value of the command line has bytes that are not UTF-8; only names of local files may have them."""
+    if isinstance(value, tuple):
+        return any(map(_has_surrogate, value))
+    return isinstance(value, str) and not value.isascii() and any("\udc80" <= char <= "\udcff" for char in value)
 
 
 def words_of(context: click.Context) -> str:
@@ -368,6 +382,8 @@ def target(text: str) -> str:
     """Read the URL of a store, which stays as it is, or a directory, which becomes absolute."""
     if "://" in text:
         return text
+    if not text:
+        raise click.BadParameter("it is empty; . is this directory")
     from bayou.objectstore.url import refuse_broken_url  # noqa: PLC0415
 
     refuse_broken_url(text)

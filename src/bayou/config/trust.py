@@ -355,8 +355,8 @@ def make_private(folder: Path) -> None:
 
 
 def write_private(file: Path, *lines: str) -> None:
-    """Write a small file atomically that only this user can read."""
-    write_file(file, "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
+    """Write a small file atomically that only this user can read; a line may be a path, which need not be UTF-8."""
+    write_file(file, os.fsencode("".join(f"{line}\n" for line in lines)), mode=0o600)
 
 
 def _write(file: Path, text: str) -> None:

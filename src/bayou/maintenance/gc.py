@@ -92,7 +92,7 @@ def _sweep(
     """List, announce, find garbage, delete: in this order, on any engine."""
     newest = sweep.list_store()
     # A dry run writes nothing to learn the store's time; the newest object has the latest known time.
-    before = (clock if clock is not None else newest) - round(grace_s * 1000)
+    before = max(0, (clock if clock is not None else newest) - round(grace_s * 1000))
     if not dry_run:
         seen = _announce(store, read, seen, before)
     found = sweep.find_garbage(

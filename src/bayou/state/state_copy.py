@@ -6,6 +6,7 @@ file that does not change, so it is read without locks.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -75,4 +76,4 @@ class StateCopy(Struct, frozen=True):
 
 
 def _connect(file: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(file))}?mode=ro&immutable=1", uri=True)
+    return sqlite3.connect(f"file:{quote(os.fsencode(file))}?mode=ro&immutable=1", uri=True)

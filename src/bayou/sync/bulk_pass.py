@@ -36,7 +36,7 @@ from bayou.sync.plan.windows import Candidate, Comparison, Window, divide_into_w
 from bayou.sync.prune_cache import LARGE, sweep_tree
 from bayou.sync.report import Failure, PlannedAction, Refusal, SyncReport
 from bayou.sync.run import read_remote, record_compared, record_in_sync, report_scan, resolve_pending
-from bayou.sync.transfer.apply import StartedPlan, begin, finish, refuse_conflicts
+from bayou.sync.transfer.apply import StartedPlan, begin, finish, planned_actions, refuse_conflicts
 from bayou.sync.transfer.executor import BulkTransferExecutor
 from bayou.sync.transfer.pull import IncomingFile, downloads
 
@@ -174,7 +174,7 @@ class _BulkPass:
         counts: Counter[Action] = Counter()
         for _, todo in self._plan_windows(self._context):
             counts.update(step.action for step in todo)
-            actions += [PlannedAction(step.path, step.action.value) for step in todo if step.is_change]
+            actions += planned_actions(todo, self._context.options.mode)
         guard(self._context, counts, self._view)
         self._context.report.actions = actions
 

@@ -30,7 +30,7 @@ from bayou.sync.plan import remote_snapshot
 from bayou.sync.plan.local_scanner import LocalScanner, ScanResult, TooManyPaths
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.prune_cache import prune_cache, sweep_tree
-from bayou.sync.report import CommitId, PlannedAction, SyncReport
+from bayou.sync.report import CommitId, SyncReport
 from bayou.sync.transfer.intents import ProofLost, recover_intents
 
 if TYPE_CHECKING:
@@ -148,13 +148,13 @@ def _pass_here(context: SyncContext, limit: int | None, snapshots: list[RemoteSn
     if snapshots is not None:
         snapshots.append(snapshot)
     from bayou.sync.plan.planner import plan  # noqa: PLC0415
-    from bayou.sync.transfer.apply import apply_plan  # noqa: PLC0415  (most syncs end above, and transfer nothing)
+    from bayou.sync.transfer.apply import apply_plan, planned_actions  # noqa: PLC0415  (most syncs end above)
 
     steps = plan(context, scanner, observation, snapshot, limit=limit)
     report.failed = list(observation.failed)
     if context.options.dry_run:
         report.engine = "point"
-        report.actions = [PlannedAction(step.path, step.action.value) for step in steps if step.is_change]
+        report.actions = planned_actions(steps, context.options.mode)
         return False
     record_compared(context, snapshot)
     walked = EVERYTHING if observation.walked else None

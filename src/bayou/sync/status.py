@@ -5,6 +5,7 @@ Both only read: they take no lease and change nothing (V15).
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import closing
 from itertools import islice
@@ -181,4 +182,4 @@ def log(repo: Repo, n: int) -> list[LogRow]:
         return []
     if seen is None:
         raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
-    return list(islice(iter_log(store, seen.head), n))
+    return list(islice(iter_log(store, seen.head), min(n, sys.maxsize)))

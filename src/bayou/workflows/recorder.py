@@ -59,6 +59,10 @@ class Recorder:
         return self._run
 
     @property
+    def is_saved(self) -> bool:
+        return self._saved > 0
+
+    @property
     def secrets(self) -> frozenset[str]:
         """Values of the environment that expressions have used; the record must not contain them (V26)."""
         return self._secrets

@@ -61,6 +61,11 @@ class WorkflowRun:
         return len(steps) > 1 or any(step.for_each is not None for step in steps)
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether the run has begun: its record is saved, and can be resumed."""
+        return self._recorder is not None and self._recorder.is_saved
+
+    @property
     def outcome(self) -> Outcome:
         """The result so far, also after `run` has raised."""
         recorder = self._recorder

@@ -37,7 +37,7 @@ _tags = click.option(
 _version = partial(click.option, "--version", type=click.IntRange(min=1), metavar="N")
 """The help says what a command does without it: that differs."""
 
-_file = click.argument("file", metavar="[FILE|-]", required=False)
+_file = click.argument("file", metavar="[FILE|-]", required=False, type=click.Path())
 
 
 @click.group(cls=Group)
@@ -53,7 +53,7 @@ data.add_command(sql)
 @data.command(writes=True)
 @click.argument("model")
 @click.argument("name")
-@click.argument("file", metavar="[FILE|DIR|-]", required=False)
+@click.argument("file", metavar="[FILE|DIR|-]", required=False, type=click.Path())
 @click.option(
     "--content-type",
     metavar="TYPE",

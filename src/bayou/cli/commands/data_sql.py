@@ -36,7 +36,9 @@ _ENDINGS = {".txt": "table", ".json": "json", ".jsonl": "json", ".ndjson": "json
     type=click.Choice(_FORMATS),
     help="How to print it: a table, JSON (an object on each line), CSV or Parquet; else as FILE ends, or a table.",
 )
-@click.option("target", "-o", "--output", metavar="FILE", help="Write it to FILE, whole or not at all.")
+@click.option(
+    "target", "-o", "--output", type=click.Path(), metavar="FILE", help="Write it to FILE, whole or not at all."
+)
 @click.pass_obj
 def sql(common: Common, query: str, form: str | None, target: str | None) -> None:
     """Ask in Spark SQL about data, versions, outputs, runs and entries.

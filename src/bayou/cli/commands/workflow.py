@@ -421,7 +421,8 @@ def delete(common: Common, name: str, yes: bool) -> int:
 def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
     """Run a workflow, report each step as it begins and ends, print the outcome, and return the exit code.
 
-    After a signal, or if a push fails, the outcome is printed all the same, and the error follows it (F100, V17).
+    After a signal, or if a push fails, the outcome is printed all the same, and the error follows it (F100, V17). Of a
+    run that has not begun there is no outcome.
     """
     from bayou.session import write_session  # noqa: PLC0415
 
@@ -449,6 +450,8 @@ def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
         error.hint = f"{_NOT_RUN}; {error.hint}" if error.hint else _NOT_RUN
         raise
     except BaseException:
+        if not workflow_run.is_recorded:
+            raise
         partial = workflow_run.outcome
         state = push_state(common, repo, pushed=False)
         common.output.emit(*_rendered(partial.run, partial.duration_s, [], state))
@@ -526,4 +529,4 @@ def _rendered(
 
 
 def _ago(seconds: float | None) -> str | None:
-    return None if seconds is None else format_ms(int((time.time() - seconds) * 1000))
+    return None if seconds is None else format_ms(int(max(0.0, time.time() - seconds) * 1000))  # 1970, or later

@@ -6,6 +6,7 @@ Queries compute "latest" each time, so no column can become stale.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -310,9 +311,10 @@ def _outputs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> 
 
 
 def _runs(db: sqlite3.Connection, where: Where, limit: int | None = None) -> list[RunRow]:
-    """Return workflow runs, the newest first."""
+    """Return workflow runs, the newest first, at most `limit`, which may be larger than SQLite's integers."""
     statement = f"SELECT {quoted(TABLES['run'])} FROM run {where.sql} ORDER BY started_at DESC, run_id DESC LIMIT ?"
-    return [run_of(row) for row in db.execute(statement, (*where.parameters, -1 if limit is None else limit))]
+    most = -1 if limit is None else min(limit, sys.maxsize)
+    return [run_of(row) for row in db.execute(statement, (*where.parameters, most))]
 
 
 def count_rows(db: sqlite3.Connection, table: str, where: Where) -> int:

@@ -126,7 +126,8 @@ def _without_directories(
 
 
 def _position(root: Path) -> str:
-    return f"directory {root}"
+    """Return the text that stands for a directory datastore, of which the name need not be UTF-8."""
+    return f"directory {os.fsencode(root).decode(errors='backslashreplace')}"
 
 
 def _gone(db: sqlite3.Connection, root: Path, absent: Collection[str]) -> list[str]:

@@ -30,7 +30,7 @@ from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import version_dir
 from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 from bayou.sync.plan.steps import PathAction
-from bayou.sync.report import Conflict
+from bayou.sync.report import Conflict, Mode, PlannedAction
 from bayou.sync.transfer.pull import IncomingFile, SiblingFiles, journal_unchanged, pull
 
 _NAMED = 20
@@ -98,8 +98,7 @@ def begin(
     _record(context, agreed, uncertain)
     _list_untracked(context, steps, walked=walked)
     pushes = [step for step in steps if step.action.pushes] if mode != "pull" else []
-    wanted = _restored_by_push(steps) if mode == "push" else {step.path for step in steps}
-    pulls = [step for step in steps if step.action.pulls and step.path in wanted]
+    pulls = _pulls(steps, mode)
     aside = _forgotten(context, pulls, snapshot)
     incoming = [IncomingFile(step.path, step.remote, step.observed) for step in pulls if step.path not in aside]
     kept, ours, vanished = _resolve_conflicts(context, conflicts) if conflicts else ([], [], set())
@@ -177,6 +176,23 @@ def refuse_conflicts(paths: Sequence[str]) -> ConflictRefused:
     return ConflictRefused(
         f"conflict in {', '.join(paths)}; nothing was changed", hint="bayou datastore sync keeps both sides"
     )
+
+
+def planned_actions(steps: Sequence[PathAction], mode: Mode) -> list[PlannedAction]:
+    """Return what a sync of this mode would do, for a dry run: `begin` without the work."""
+    pulled = {step.path for step in _pulls(steps, mode)}
+    return [
+        PlannedAction(step.path, step.action.value)
+        for step in steps
+        if step.is_change
+        and (mode != "pull" or not step.action.pushes)
+        and (step.path in pulled or not step.action.pulls)
+    ]
+
+
+def _pulls(steps: Sequence[PathAction], mode: Mode) -> list[PathAction]:
+    wanted = _restored_by_push(steps) if mode == "push" else {step.path for step in steps}
+    return [step for step in steps if step.action.pulls and step.path in wanted]
 
 
 def _restored_by_push(steps: Sequence[PathAction]) -> set[str]:
