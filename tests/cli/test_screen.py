@@ -125,7 +125,7 @@ def test_a_push_and_the_one_that_resumes_it_show_what_has_really_left(tmp_path: 
 
         assert first.code == 130
         kept = re.search(
-            r"(\d+) MB of files/large are in the store, and are not sent again", first.last.replace("\n", " ")
+            r"([\d.]+) MB of files/large are in the store, and are not sent again", first.last.replace("\n", " ")
         )
         assert kept is not None, first.last
         for shown, left in counts:
@@ -135,7 +135,7 @@ def test_a_push_and_the_one_that_resumes_it_show_what_has_really_left(tmp_path: 
 
         second = record(*args, cwd=clone.repo.root, columns=110)
 
-    check(second, "pushing .* of 42 MB", rf"[\d.]+ MB in .* s(, .*/s)?; {kept[1]} MB did not have to be moved")
+    check(second, "pushing .* of 42 MB", rf"[\d.]+ MB in .* s(, .*/s)?; {re.escape(kept[1])} MB did not have to be moved")
     first_shown = next(shown for _, frame in second.frames if (shown := shown_bytes(frame)))
     assert first_shown >= int(kept[1]) * MB, "the bar begins where the first command stopped"
     assert all(speed <= 1.5 * rate / MB for speed in rates(second)), second.text

@@ -134,7 +134,7 @@ def _open_target(target: Path) -> Iterator[BinaryIO]:
         with open(target, "wb") as opened:
             yield opened
         return
-    file = Path(os.path.realpath(target))
+    file = Path(os.path.realpath(target)) if target.is_symlink() else target
     os.stat(file.parent)
     with atomic_file(file) as opened:
         yield opened
