@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,26 @@ def test_v12_a_job_ends_with_its_deadline(spark):
 
     with pytest.raises(DeadlinePassed), interrupt_at_deadline(spark, Deadline.after(1)):
         spark.range(1).mapInArrow(stall, "id long").collect()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("answers", [True, False])
+def test_v12_a_job_whose_interrupt_spark_loses_ends_with_its_deadline(spark, answers, tmp_path, monkeypatch):
+    """A real server loses an interrupt only at a moment that no test can choose, so here none is sent."""
+    ended = str(tmp_path / "ended")
+
+    def stall(batches):
+        import time
+        from pathlib import Path
+
+        while not Path(ended).exists():
+            time.sleep(0.1)
+        yield from batches
+
+    monkeypatch.setattr("bayou.spark.session.INTERRUPT_S", 0.5)
+    monkeypatch.setattr(spark, "interruptAll", list if answers else threading.Event().wait)
+    try:
+        with pytest.raises(DeadlinePassed), interrupt_at_deadline(spark, Deadline.after(0.5)):
+            spark.range(1).mapInArrow(stall, "id long").collect()
+    finally:
+        Path(ended).touch()

@@ -58,6 +58,9 @@ _ATTEMPTS = 2
 LOCAL_RETRIES, REMOTE_RETRIES = 3, 8
 _NO_PROXY = [("grpc.enable_http_proxy", 0)]
 _DEADLINE_POLL_S = 0.2
+INTERRUPT_S = 10.0
+"""How long interrupted jobs may take to end before the client closes the connection."""
+
 _MOST_CHARACTERS = 300
 
 _SERVER_GONE = ("UNAVAILABLE", "UNAUTHENTICATED")
@@ -375,9 +378,28 @@ def seconds_left(deadline: Deadline | None) -> float | None:
 
 
 def _watch_deadline(spark: SparkSession, deadline: Deadline, done: threading.Event) -> None:
-    """Interrupt at each poll after the deadline: a job may end between two polls, and the next one begin."""
+    """Interrupt the jobs of a session after the deadline, and close its connection if they do not end.
+
+    Spark loses an interrupt that arrives while it starts a query: it notes the query as interrupted, runs or forgets
+    it, never answers, and ignores later interrupts. The closed connection ends the caller's wait for the answer (V12).
+    Spark discards a query that no client follows after five minutes.
+    """
     while not done.wait(_DEADLINE_POLL_S):
         try:
             deadline.remaining()
         except (DeadlinePassed, Cancelled):
-            interrupt_all(spark)
+            break
+    else:
+        return
+    threading.Thread(
+        target=_interrupt_until, args=(spark, done), name="bayou-spark-interrupt", daemon=True
+    ).start()  # in a thread of its own: a server that does not answer holds up this request, too
+    if not done.wait(INTERRUPT_S):
+        spark.client.close()
+
+
+def _interrupt_until(spark: SparkSession, done: threading.Event) -> None:
+    """Interrupt at each poll until the caller is done: a job may end between two polls, and the next one begin."""
+    while not done.is_set() and not spark.is_stopped:
+        interrupt_all(spark)
+        done.wait(_DEADLINE_POLL_S)
