@@ -122,6 +122,7 @@ def test_a_get_is_told_exactly_as_documented(web, put, command, repo):
         (b'{"@context": 1}', "application/ld+json", {"@context": 1}),
         (b"{broken", "application/json", "{broken"),
         (b"[NaN]", "application/json", "[NaN]"),
+        (b"[1e999]", "application/json", "[1e999]"),
         (b"9" * 5000, "application/json", "9" * 5000),
         (b"\xc3\xa4 text", "text/plain; charset=utf-8", "ä text"),
         (b"\xff\xfe", "text/plain", None),

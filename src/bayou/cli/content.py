@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO, cast
 
@@ -173,10 +174,18 @@ def as_json(repository: DataRepository, item: Item) -> object:
         from json import loads  # noqa: PLC0415
 
         with suppress(ValueError, RecursionError):
-            return loads(text, parse_constant=_refuse_constant)
+            return loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     return text
 
 
 def _refuse_constant(text: str) -> NoReturn:
     """Refuse NaN and Infinity, which Python reads and JSON does not have."""
     raise ValueError(f"{text} is no JSON")
+
+
+def _finite(text: str) -> float:
+    """Return a number; refuse one like 1e999, which Python reads as an infinity and could not write again."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
