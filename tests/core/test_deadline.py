@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bayou.core.deadline import Deadline, stop_event, stop_everything
+from bayou.core.deadline import MORE_TIME, Deadline, stop_event, stop_everything
 from bayou.core.errors import Cancelled, DeadlinePassed
 
 
@@ -16,7 +16,9 @@ def test_a_deadline_that_has_passed_says_how_long_it_was_and_what_to_do() -> Non
         Deadline.after(0).remaining()
 
     assert caught.value.message == "not finished after 0 s"
-    assert "BAYOU_SYNC_TIMEOUT" in str(caught.value.hint)
+    assert caught.value.hint == f"allow more time: {MORE_TIME}"
+    assert "BAYOU_SYNC_TIMEOUT" in MORE_TIME
+    assert "--" not in MORE_TIME  # most commands have no --timeout
 
 
 def test_what_began_before_a_signal_is_cancelled_and_what_cleans_up_after_it_is_not() -> None:

@@ -194,6 +194,7 @@ def test_f084_f086_a_store_that_never_answers_ends_a_session_at_its_deadline(
     ran = commands.run(a, *commands.put(a, "one"), BAYOU_SYNC_TIMEOUT="1")
 
     assert (ran.code, ran.error["code"], ran.document["waiting"]) == (5, "not_pushed", 2)
+    assert "--timeout" not in ran.error["hint"]  # `data put` has none
     refused = commands.run(a, "data", "rename", "one", "log", "other", "--json", BAYOU_SYNC_TIMEOUT="1")
     assert (refused.code, refused.error["code"]) == (124, "deadline_passed")
     proxy.faults.clear()

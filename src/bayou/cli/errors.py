@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from bayou.cli import signals
 from bayou.cli.output import colorize, files, size
 from bayou.core import kept
+from bayou.core.deadline import MORE_TIME
 from bayou.core.errors import BayouError, Cancelled, DeadlinePassed, UsageError
 from bayou.core.text import visible
 
@@ -119,7 +120,9 @@ def _part_of(parts: Mapping[str, int], what: str) -> str:
 def _rendered(error: BaseException) -> RenderedError:
     match error:
         case DeadlinePassed():
-            more = (error.hint or "").removeprefix("what was done is kept; ")
+            more = error.hint or ""
+            if "--timeout" in (kept.current().go_on or ""):
+                more = more.replace(MORE_TIME, "a longer --timeout")
             if "more time" not in more:  # the hint is about the last request
                 more = f"{more}; or allow more time" if more else "allow more time"
             return RenderedError(error.code, error.message, f"{kept_hint()}; {more}", error.exit_code)

@@ -13,6 +13,9 @@ from msgspec import field
 from bayou.core.errors import Cancelled, DeadlinePassed
 from bayou.core.structs import SelectiveStruct
 
+MORE_TIME = "BAYOU_SYNC_TIMEOUT, or [sync] timeout in bayou.toml"
+"""What gives a command more time. Only some commands have `--timeout`, which goes before both."""
+
 _events: WeakKeyDictionary[threading.Event, float] = WeakKeyDictionary()
 _events_lock = threading.Lock()
 
@@ -65,7 +68,7 @@ class Deadline(SelectiveStruct, frozen=True):
         if left <= 0:
             raise DeadlinePassed(
                 f"not finished after {self.seconds:g} s",
-                hint="what was done is kept; allow more time: --timeout, [sync] timeout, or BAYOU_SYNC_TIMEOUT",
+                hint=f"allow more time: {MORE_TIME}",
             )
         return left
 
