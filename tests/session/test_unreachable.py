@@ -390,7 +390,9 @@ def test_a_sync_pushes_the_rest_while_an_input_waits_for_a_lease_and_says_so(
 
     assert (synced.code, synced.error["code"], "held by" in synced.error["message"]) == (5, "not_pushed", True)
     assert "do not repeat them" in synced.error["hint"]
-    assert (synced.document["pushed"]["files"], ann.clone.status().waiting) == (4, 1)
+    status = ann.clone.status()
+    assert (synced.document["pushed"]["files"], status.waiting) == (4, 1)
+    assert status.message == "in sync but for 1 kept input"
     bob.does("datastore", "sync")
     assert bob.clone.files == ann.clone.files
     assert sum(data == b"a\nb\n" for data in bob.clone.files.values()) == 1

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BadAnswer, BayouError, HeadLost, NodeDamaged, NodeMissing, NotFound
+from bayou.core.text import count
 from bayou.index.head import iter_log, read_head
 from bayou.index.log import LogRow
 from bayou.index.node_store import LocalNodes, NodeFiles
@@ -24,7 +25,7 @@ from bayou.repo import Repo
 from bayou.state.base import RemoteState, SyncBase, repo_remote_url
 from bayou.state.connection import Connection, connected
 from bayou.state.database import Database, remote_of, remote_url
-from bayou.state.freshness import count_untracked, freshness, record_seen
+from bayou.state.freshness import count_untracked, freshness, pending_inputs, record_seen
 from bayou.state.journal import Journal
 from bayou.sync.plan.policy import Policy
 from bayou.sync.report import IndexStatus, PackStatus, Status
@@ -96,8 +97,9 @@ def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs:
     policy = Policy.of(config.hydrate, config.exclude)
     proved = known.etag is not None and known.policy == policy.text and not base.dirty()
     in_sync = proved and etag == known.etag and not paths
+    message = message or _message(in_sync, paths, len(pending_inputs(repo)))
     return Status(
-        store.url, config.namespace, healthy, latency, message or _message(in_sync, paths), index, in_sync, known.seq,
+        store.url, config.namespace, healthy, latency, message, index, in_sync, known.seq,
         paths, bulk, config.hydrate, str(repo.tree_root), _packs(repo, base, asked=packs),
     )  # fmt: skip
 
@@ -167,9 +169,9 @@ def _base(repo: Repo, store: Store, database: Database) -> SyncBase:
     )
 
 
-def _message(in_sync: bool, paths: int) -> str:
+def _message(in_sync: bool, paths: int, inputs: int) -> str:
     if in_sync:
-        return "in sync"
+        return f"in sync but for {count(inputs, 'kept input')}" if inputs else "in sync"
     return f"{paths} changed paths wait to be pushed" if paths else "not compared with this index yet"
 
 
