@@ -30,6 +30,7 @@ def test_create_makes_a_workflow_that_runs(repo, command):
     assert (ran.code, ran.document["status"]) == (0, "succeeded")
     again = command("workflow", "create", "nightly", "--json")
     assert (again.code, again.error["code"]) == (2, "workflow_exists")
+    assert again.error["hint"] == "see it with `bayou workflow get nightly`"
 
 
 def test_list_and_get_show_what_the_files_say(made, command):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from shlex import quote
 
 from msgspec import Struct
 
@@ -120,7 +121,7 @@ def create_workflow(repo: Repo, name: str) -> Workflow:
     except FileExistsError:
         raise WorkflowExists(
             f"there is a workflow {name} already: {FOLDER}/{name}{SUFFIX}",
-            hint="see it with `bayou workflow get NAME`",
+            hint=f"see it with `bayou workflow get {quote(name)}`",
         ) from None
     return load_workflow(repo, name)
 
