@@ -150,6 +150,14 @@ def test_a_version_for_which_an_expression_comes_to_nothing_is_counted_and_named
     assert ([one["name"] for one in found.results], len(found.failed)) == (["summary"], 3)
 
 
+def test_a_function_that_a_value_does_not_have_is_not_called_unknown(asked: Records) -> None:
+    found = query(asked, 'latest && lifetime.startsWith("3")')
+
+    assert found.total == 0
+    unfit = "startsWith is not for such a value: null, content that is no text, or one of another type"
+    assert {sentence.partition(": ")[2] for sentence in found.failed} == {unfit}
+
+
 def test_a_selection_that_fails_for_a_version_is_named_too(asked: Records) -> None:
     found = query(asked, 'name == "state"', "1 / (version - 1)")
     assert (found.results, found.total, len(found.failed)) == ([1], 2, 1)

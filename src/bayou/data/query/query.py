@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ FETCH_BATCH = 1000
 
 _MAX_COSTLY = 5
 """After so many versions for which an expression takes too long, the query fails: each costs seconds."""
+
+_UNFIT = re.compile(r"Undefined variable or function: '(\w+)'")
+"""What the evaluator says of a function that a value's type does not have."""
 
 _LISTED = ("model", "model_id", "type", "name", "version", "size", "content_type", "tags", "created_at", "lifetime")
 
@@ -163,4 +167,7 @@ def _reason(error: Exception) -> str:
     """Return the reason of a failed evaluation in one line."""
     if isinstance(error, KeyError):
         return f"there is no {error.args[0]}"
+    unfit = _UNFIT.match(str(error))
+    if unfit is not None:  # functions that there are not were refused when the expression was compiled
+        return f"{unfit[1]} is not for such a value: null, content that is no text, or one of another type"
     return " ".join(str(error).partition(". ")[0].split())
