@@ -609,6 +609,37 @@ def test_a_dash_as_the_target_is_the_standard_output(web, put, command, repo):
     assert command("data", "get", "web", "report", "-o", "-", "--json").error["code"] == "usage"
 
 
+@pytest.mark.parametrize("args", [("delete", "-y"), ("rename", "other"), ("delete", "-y", "--version", "1")])
+def test_a_command_that_follows_no_rename_says_what_the_item_is_called_now(web, put, command, args):
+    put(b"hello")
+    assert command("data", "rename", "web", "report", "its report").code == 0
+
+    error = command("data", args[0], "web", "report", *args[1:], "--json").error
+
+    assert (error["code"], error["message"]) == ("data_not_found", "report of web was renamed: it is its report now")
+    assert error["hint"] == "see its versions with `bayou data versions web 'its report'`"
+
+
+def test_a_renamed_item_that_was_deleted_is_named_as_it_was_last_called(web, put, command):
+    put(b"hello")
+    for old, new in (("report", "second"), ("second", "third")):
+        assert command("data", "rename", "web", old, new).code == 0
+    assert command("data", "delete", "web", "third", "-y").code == 0
+
+    error = command("data", "get", "web", "report", "--json").error
+
+    assert (error["code"], error["message"]) == ("data_not_found", "third of web was deleted")
+
+
+def test_an_append_to_nothing_says_how_to_begin(web, command, typed):
+    typed(b"line\n")
+
+    error = command("data", "append", "web", "the log", "--json").error
+
+    assert error["code"] == "data_not_found"
+    assert error["hint"].endswith("; begin it with `bayou data put web 'the log' --streaming`")
+
+
 @pytest.mark.parametrize(
     "args", [("get", "web", "reprot"), ("get", "web", "reprot", "--version", "1"), ("versions", "web", "reprot")]
 )

@@ -101,6 +101,20 @@ def a_session(ann: Person, bob: Person) -> None:
     assert ann.does("datastore", "sync")["engine"] == "fast"
 
 
+def test_data_that_is_not_here_may_be_on_another_machine(people, team: Team):
+    ann, bob = people(team)
+    bob.does("datastore", "sync")
+    ann.does("data", "put", "web", "report", "-", typed=b"1")
+
+    error = bob.run("data", "get", "web", "report", "--json").error
+
+    fetch = "`bayou datastore sync --pull` fetches what others have pushed"
+    assert (error["code"], error["hint"]) == (
+        "data_not_found",
+        f"see what there is with `bayou data list web`; {fetch}",
+    )
+
+
 def test_a_session_of_two_people_on_a_directory(people, team: Team):
     a_session(*people(team))
 

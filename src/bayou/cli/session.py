@@ -36,7 +36,7 @@ _KEPT_INPUT = "it is kept here, so do not repeat it: the next write or `bayou da
 
 _WAITS = "the input is kept here, so do not repeat it: the next write or `bayou datastore sync` uses it"
 
-_FIRST_SYNC = "`bayou datastore sync --pull` fetches what others have pushed"
+_FETCH = "`bayou datastore sync --pull` fetches what others have pushed"
 
 _FRESH_S = 600.0
 """A view that is not older than this is not mentioned."""
@@ -245,7 +245,9 @@ def reading(common: Common, engine: CatalogEngine | None = None) -> Iterator[tup
             yield records, [*remarks, *(warn(bad.why) for bad in records.catalog.bad())]
         except (DataNotFound, RecordNotFound) as error:
             if _is_unseen(common, repo):
-                error.hint = _FIRST_SYNC
+                error.hint = _FETCH
+            elif repo.config.datastore.url is not None and isinstance(error, DataNotFound) and error.hint:
+                error.hint += "" if "data undelete" in error.hint else f"; {_FETCH}"
             raise
 
 
@@ -270,7 +272,7 @@ def freshness_remarks(common: Common, repo: Repo) -> list[Line]:
     found = freshness(common.connect(repo))
     parts = []
     if found.age_s is None:
-        parts.append(f"the store has not been seen yet: {_FIRST_SYNC}")
+        parts.append(f"the store has not been seen yet: {_FETCH}")
     elif found.age_s > _FRESH_S:
         parts.append(f"as of {age(found.age_s)} ago")
     if found.waiting:

@@ -301,20 +301,29 @@ def find_item(context: DataContext, model: ModelRef, name: str, version: int | N
             )
         current = found.renamed_to
     if found is None or found.deleted:
-        raise not_found(context, model, name, version, deleted=found is not None)
+        raise not_found(context, model, current, version, deleted=found is not None)
     return Item(found, tuple(forwarded))
 
 
 def not_found(
     context: DataContext, model: ModelRef, name: str, version: int | None, *, deleted: bool = False
 ) -> DataNotFound:
-    """Return the error for an item or a version that does not exist, or was `deleted`; it names a similar item."""
+    """Return the error for an item or a version that does not exist, or was `deleted`; it names a similar item.
+
+    An item that was renamed is not gone: the error says what it is called now.
+    """
     owner, item = quote(model.name), quote(name)
+    rows = context.rows(VersionPath(model.type, model.id, name, 0))
+    if rows and rows[-1].renamed_to is not None:
+        return DataNotFound(
+            f"{name} of {model.name} was renamed: it is {rows[-1].renamed_to} now",
+            hint=f"see its versions with `bayou data versions {owner} {quote(rows[-1].renamed_to)}`",
+        )
     if version is None and deleted:
         undo = f"`bayou data undelete {owner} {item}` brings it back, if the store still has it"
         shared = context.repo.config.datastore.url is not None
         return DataNotFound(f"{name} of {model.name} was deleted", hint=undo if shared else _see_list(owner))
-    similar = _similar_item(context, model, name)
+    similar = None if rows else _similar_item(context, model, name)
     meant = None if similar is None else f"did you mean {similar}?"
     if version is None:
         return DataNotFound(f"{model.name} has no data named {name}", hint=meant or _see_list(owner))
@@ -329,9 +338,7 @@ def _see_list(owner: str) -> str:
 
 
 def _similar_item(context: DataContext, model: ModelRef, name: str) -> str | None:
-    """Return the name of the model's data that is most similar to a name; None for a name that it has, or had."""
-    if context.rows(VersionPath(model.type, model.id, name, 0)):
-        return None
+    """Return the name of the model's data that is most similar to a name."""
     return nearest(name, context.catalog.names(model.id, model.type, _MOST_COMPARED))
 
 

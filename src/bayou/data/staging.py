@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Unpack
 
@@ -200,11 +201,17 @@ class StagedVersions:
 
 def prepare(context: DataContext, model: ModelRef, name: str, version: int | None) -> Metadata:
     """Return the version to append to, and fetch its content: nothing waits for the network in `exclusive_change`."""
-    metadata = find_item(context, model, name, version).metadata
+    try:
+        metadata = find_item(context, model, name, version).metadata
+    except DataNotFound as error:
+        if version is not None:
+            raise
+        begin = f"begin it with `bayou data put {quote(model.name)} {quote(name)} --streaming`"
+        raise DataNotFound(error.message, hint=f"{error.hint}; {begin}" if error.hint else begin) from None
     if not metadata.streaming:
         raise NotStreaming(
             f"{metadata.name} of {model.name} is not streaming data: its versions never change",
-            hint=f"save a new version with `bayou data put {model.name} {metadata.name}`",
+            hint=f"save a new version with `bayou data put {quote(model.name)} {quote(metadata.name)}`",
         )
     fetch(context, metadata.location.raw)
     return metadata
