@@ -6,9 +6,11 @@ import errno
 import io
 import os
 import pwd
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +101,20 @@ def a_session(ann: Person, bob: Person) -> None:
     assert ann.clone.files == bob.clone.files
     assert ann.does("datastore", "verify")["ok"]
     assert ann.does("datastore", "sync")["engine"] == "fast"
+
+
+def test_content_that_was_changed_here_is_got_again_as_the_hint_says(people, team: Team):
+    ann, _ = people(team)
+    ann.does("data", "put", "web", "report", "-", typed=b"good")
+    raw = Path(ann.does("data", "get", "web", "report")["path"])
+    raw.write_bytes(b"evil")
+
+    error = ann.run("data", "get", "web", "report", "--json").error
+
+    assert error["code"] == "content_damaged"
+    assert f"remove {shlex.quote(str(raw))} before the next sync" in error["hint"]
+    raw.unlink()
+    assert ann.does("data", "get", "web", "report")["content"] == "good"
 
 
 def test_data_that_is_not_here_may_be_on_another_machine(people, team: Team):

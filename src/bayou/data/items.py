@@ -413,7 +413,7 @@ def open_content(context: DataContext, item: Item) -> BinaryIO:
         file = context.tree.open(item.path)
     except FileNotFoundError:
         raise _content_missing(context, item.path) from None
-    return io.BufferedReader(_VerifyingReader(file, item.metadata, item.path), _BUFFER)
+    return io.BufferedReader(_VerifyingReader(file, item.metadata, item.path, damage_hint(context, item.path)), _BUFFER)
 
 
 def fetch(context: DataContext, path: str, within: str | None = None) -> None:
@@ -478,10 +478,22 @@ def _content_missing(context: DataContext, path: str) -> ContentDamaged:
     shared = context.repo.config.datastore.url is not None
     return ContentDamaged(
         f"the content of {path} is missing",
-        hint="bayou datastore verify shows what is damaged"
-        if shared
-        else "bring the file back from a backup, or delete the version: bayou data delete",
+        hint="bayou datastore verify shows what is damaged" if shared else _FROM_BACKUP,
     )
+
+
+def damage_hint(context: DataContext, path: str) -> str:
+    """Return what to do about a file on this machine that is not what was saved: a sync would push it."""
+    if context.repo.config.datastore.url is None:
+        return _FROM_BACKUP
+    file = quote(str(context.tree.root / path))
+    return (
+        f"if it was changed here, remove {file} before the next sync, which would push it: reading it then fetches "
+        "the store's copy; `bayou datastore verify --deep` checks that copy"
+    )
+
+
+_FROM_BACKUP = "bring the file back from a backup, or delete the version: bayou data delete"
 
 
 class _VerifyingReader(io.RawIOBase):
@@ -490,10 +502,11 @@ class _VerifyingReader(io.RawIOBase):
     Bytes of streaming data beyond the size in the metadata are not content: an append is under way, or was killed.
     """
 
-    def __init__(self, file: BinaryIO, metadata: Metadata, path: str) -> None:
+    def __init__(self, file: BinaryIO, metadata: Metadata, path: str, hint: str) -> None:
         super().__init__()
         self._file = file
         self._path = path
+        self._hint = hint
         self._left = metadata.size
         self._size = metadata.size
         self._sha256 = metadata.sha256
@@ -519,10 +532,7 @@ class _VerifyingReader(io.RawIOBase):
         if self._sha256 is None:
             return  # appended to: the metadata has no hash, and the index has one
         if self._digest.hexdigest() != self._sha256:
-            raise ContentDamaged(
-                f"{self._path} is not what was saved: its SHA-256 is another one",
-                hint="bayou datastore verify shows what is damaged",
-            )
+            raise ContentDamaged(f"{self._path} is not what was saved: its SHA-256 is another one", hint=self._hint)
 
     def close(self) -> None:
         self._file.close()

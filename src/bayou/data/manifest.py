@@ -25,7 +25,7 @@ from bayou.core.ids import ulid
 from bayou.core.structs import Malformed, check_object, convert, parse, require_field
 from bayou.data.content import ContentInfo, copy_measured
 from bayou.data.context import DataContext
-from bayou.data.items import Item, fetch_content
+from bayou.data.items import Item, damage_hint, fetch_content
 from bayou.data.layout import MANIFEST, ModelRef, part_name
 from bayou.data.metadata import NewVersion, Options
 from bayou.data.spool import SpooledInput, create_part, receive_copy
@@ -230,7 +230,7 @@ def write_directory(context: DataContext, item: Item, manifest: Manifest, target
             if (measured.size, measured.sha256) != (file.size, file.sha256):
                 raise ContentDamaged(
                     f"{file.name} of {item.metadata.name} is not what was saved: its SHA-256 is another one",
-                    hint="bayou datastore verify shows what is damaged",
+                    hint=damage_hint(context, f"{item.metadata.location.directory}/{file.part}"),
                 )
         staged.rename(target)  # onto nothing, or onto an empty directory
     except FileExistsError:
