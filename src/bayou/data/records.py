@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from contextlib import ExitStack
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bayou.core.errors import BayouError
@@ -83,9 +82,7 @@ class Records:
     def __enter__(self) -> Records:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

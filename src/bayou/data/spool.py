@@ -14,7 +14,6 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Literal
 
 from msgspec import Struct
@@ -145,9 +144,7 @@ class SpooledInput:
     def __enter__(self) -> SpooledInput:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -193,9 +193,7 @@ class StagedVersions:
     def __enter__(self) -> StagedVersions:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._open.close()
 
 

@@ -13,7 +13,6 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Protocol, Self
 
 from bayou.core.deadline import Deadline
@@ -55,9 +54,7 @@ class Lease(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     @property

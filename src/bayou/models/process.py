@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from msgspec import Struct
 
@@ -145,9 +144,7 @@ class RedactingForwarder:
     def __enter__(self) -> RedactingForwarder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name, stream in self._streams.items():
             if redacted := stream.close():
                 self._forward(name, redacted)

@@ -14,7 +14,6 @@ import time
 from email.utils import formatdate
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from bayou_testing.processes import ServerFailed, ServerProcess, free_ports
@@ -98,9 +97,7 @@ class AzuriteServer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _command(self) -> list[str]:

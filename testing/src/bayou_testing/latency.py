@@ -26,7 +26,6 @@ import struct
 import subprocess
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -114,9 +113,7 @@ class LatencyProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _line(self) -> bytes:

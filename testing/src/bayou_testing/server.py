@@ -8,7 +8,6 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from threading import Condition, Event, Thread
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from bayou_testing.faults import (
@@ -69,9 +68,7 @@ class LoopbackServer(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def converse(self, connection: socket.socket) -> None:

@@ -9,7 +9,6 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
@@ -283,9 +282,7 @@ class Catalog:
     def __enter__(self) -> Catalog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
