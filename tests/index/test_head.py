@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bayou.core.clock import format_ms, parse_ms
 from bayou.core.errors import (
     AlreadyExists,
+    BadAnswer,
     HeadCorrupt,
     IndexDamaged,
     NoConditionalWrites,
@@ -292,6 +293,17 @@ def test_reading_gives_the_fingerprint_of_the_same_answer():
     assert read_head(store, if_none_match=seen.etag) is None
     assert read_head(store, if_none_match='"other"') == seen
     assert store.sent("head") == []
+
+
+def test_not_modified_without_a_condition_is_no_answer(monkeypatch):
+    """V4."""
+    store = MemoryStore()
+    create_head(store, first())
+    monkeypatch.setattr(store, "get", lambda key, **options: None)
+
+    assert read_head(store, if_none_match='"seen"') is None
+    with pytest.raises(BadAnswer, match="not modified, although the request did not ask"):
+        read_head(store)
 
 
 def test_no_head_and_no_answer_are_different_things():

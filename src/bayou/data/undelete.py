@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from bayou.core import limits
 from bayou.core.clock import now
 from bayou.core.errors import (
-    BadAnswer,
     HistoryCollected,
     NodeMissing,
     NotFound,
@@ -64,7 +63,7 @@ def undelete(context: DataContext, model: ModelRef, name: str, version: int | No
     versions = Versions.of(context, item)
     _check_deleted(context, model, versions, version)
     store = context.connection.store()
-    history = _History(store, _head(store), NodeFiles(context.repo.state / "nodes"))
+    history = _History(store, read_head(store).head, NodeFiles(context.repo.state / "nodes"))
     found = history.find(item, version, versions.live)
     if found is None:
         raise history.collected(model, name, version)
@@ -104,13 +103,6 @@ def _check_deleted(context: DataContext, model: ModelRef, versions: Versions, ve
             f"{item.name} of {model.name} is not deleted",
             hint=f"`bayou data versions {quote(model.name)} {quote(item.name)}` lists what there is",
         )
-
-
-def _head(store: Store) -> Head:
-    seen = read_head(store)
-    if seen is None:
-        raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
-    return seen.head
 
 
 class _History:

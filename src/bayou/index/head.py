@@ -7,13 +7,13 @@ stores it if the store still has the head that was read. The head of a replica a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from bayou.core import limits
-from bayou.core.errors import HeadCorrupt, NoConditionalWrites, TooLarge, UnknownFormat
+from bayou.core.errors import BadAnswer, HeadCorrupt, NoConditionalWrites, TooLarge, UnknownFormat
 from bayou.core.paths import escape
 from bayou.core.structs import (
     Count,
@@ -164,15 +164,26 @@ def _digest(root: Root | None) -> bytes | None:
     return root.digest if root is not None else None
 
 
+@overload
+def read_head(store: ReadableStore) -> HeadSeen: ...
+
+
+@overload
+def read_head(store: ReadableStore, if_none_match: str | None) -> HeadSeen | None: ...
+
+
 def read_head(store: ReadableStore, if_none_match: str | None = None) -> HeadSeen | None:
     """Return the head, or None if its ETag is `if_none_match`.
 
-    `NotFound` if the store has none, `HeadCorrupt` or `UnknownFormat` if this client cannot use it.
+    `NotFound` if the store has none, `HeadCorrupt` or `UnknownFormat` if this client cannot use it, `BadAnswer` if the
+    store says "not modified" although no ETag was given.
     """
     try:
         fetched = store.get(keys.HEAD, if_none_match=if_none_match, most=limits.HEAD_BYTES)
     except TooLarge as error:
         raise head_corrupt(store.url, error.message) from error
+    if fetched is None and if_none_match is None:
+        raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
     if fetched is None:
         return None
     return HeadSeen(parse_head(bytes(fetched.data), store.url), fetched.meta.etag, fetched.meta.version)

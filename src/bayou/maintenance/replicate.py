@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from bayou.config import DatastoreConfig, SyncConfig
 from bayou.config.settings import check_datastore
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BadAnswer, MassDelete, NotFound, UsageError
+from bayou.core.errors import MassDelete, NotFound, UsageError
 from bayou.core.ids import ulid
 from bayou.core.progress import Progress
 from bayou.engine.job import Executor
@@ -147,15 +147,12 @@ def _with(repo: Repo, remote: DatastoreConfig) -> Repo:
 
 def _head(source: Store) -> Head:
     try:
-        seen = read_head(source)
+        return read_head(source).head
     except NotFound:
         raise NotFound(
             f"{source.url} has no index yet, so there is nothing to replicate",
             hint="`bayou datastore sync --push` makes one",
         ) from None
-    if seen is None:
-        raise BadAnswer(f"{source.url} says that its head is not modified, although the request did not ask")
-    return seen.head
 
 
 def _estimate(job: _Job) -> None:

@@ -162,7 +162,6 @@ def _is_whole(context: SyncContext) -> bool:
         seen = read_head(context.store)
     except (NotFound, IndexDamaged):
         return False
-    assert seen is not None  # the request had no ETag
     head, store = seen.head, context.handle
     if read_log_pages(context.store, head.older, head.log[0].seq)[1]:
         return False
@@ -179,7 +178,7 @@ def _is_whole(context: SyncContext) -> bool:
 def _read_head(context: SyncContext) -> HeadSeen:
     """Read the head; the error for a store without one says whether it was lost."""
     try:
-        seen = read_head(context.store)
+        return read_head(context.store)
     except NotFound:
         discover(context.handle, context.engines).close()  # HeadLost, if something shows that there was one (P9)
         if context.base.remote.store is not None:
@@ -187,8 +186,6 @@ def _read_head(context: SyncContext) -> HeadSeen:
         raise NotFound(
             f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"
         ) from None
-    assert seen is not None  # the request had no ETag
-    return seen
 
 
 def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:

@@ -82,7 +82,7 @@ class Connection:
         store = self.store(deadline)
         pool = ThreadPool(1)
         self._head_store, self._head_at = store, time.monotonic()
-        self._head, self._head_read = None, cast("Future[HeadSeen]", pool.submit(lambda: read_head(store)))
+        self._head, self._head_read = None, pool.submit(lambda: read_head(store))
         pool.close()
 
     def keep_head(self, seen: HeadSeen) -> None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bayou.core.clock import now
-from bayou.core.errors import AlreadyExists, BadAnswer, NodeDamaged, NodeMissing, NoSuchBucket, NotFound, ReplicaRefused
+from bayou.core.errors import AlreadyExists, NodeDamaged, NodeMissing, NoSuchBucket, NotFound, ReplicaRefused
 from bayou.core.ids import ulid
 from bayou.engine.handle import StoreHandle
 from bayou.engine.local import LocalExecutor
@@ -79,8 +79,6 @@ def read_target(handle: StoreHandle, source: Head, source_store: Store) -> Targe
         except AlreadyExists:  # during the listing another process created a head
             return read_target(handle, source, source_store)
         return Target(store, None, Replica(source.store))
-    if seen is None:
-        raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
     head = seen.head
     if head.store == source.store:
         raise ReplicaRefused(f"{store.url} is the very store that shall be copied", hint=_ELSEWHERE)
