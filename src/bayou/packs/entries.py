@@ -159,7 +159,6 @@ class EntryReader:
         except NotFound:  # a store that was only discovered
             found.update({path: _missing(path) for path in gone})
             return
-        assert seen is not None  # the request had no ETag
         current = find_many(IndexTree(StoreNodes(self._store), seen.head.root), self._expected)
         for path in gone:
             entry = self._expected[path]

@@ -134,7 +134,6 @@ def _incoming(context: SyncContext, entries: Mapping[str, Entry]) -> list[Incomi
 def _fetch_moved(context: SyncContext, entries: Mapping[str, Entry]) -> None:
     """Fetch files whose bytes are not where base says: a compaction has moved them since base was read (P7, K16)."""
     seen = read_head(context.store)
-    assert seen is not None  # the request had no ETag
     current = find_many(IndexTree(StoreNodes(context.store, context.cache), seen.head.root), entries)
     found = {path: entry for path, entry in current.items() if entry.same_content(entries[path])}
     left = pull(context, _incoming(context, found)) | (entries.keys() - found.keys())

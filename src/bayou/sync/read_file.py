@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from bayou.core import paths
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BadAnswer, NotFound, Offline, PathRefused, SyncError, TreeError, UsageError
+from bayou.core.errors import NotFound, Offline, PathRefused, SyncError, TreeError, UsageError
 from bayou.core.text import nearest
 from bayou.index.entry import STORED, Entry
 from bayou.index.head import read_head
@@ -85,8 +85,6 @@ class StoreIndex(Struct, frozen=True):
             raise NotFound(
                 f"{self.store.url} has no index yet", hint="`bayou datastore sync` makes one of what is there"
             ) from None
-        if seen is None:
-            raise BadAnswer(f"{self.store.url} says that its head is not modified, although the request did not ask")
         return IndexTree(StoreNodes(self.store, self.cache), seen.head.root)
 
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from bayou.core.clock import now
 from bayou.core.deadline import Deadline
-from bayou.core.errors import BadAnswer, LeaseError, PreconditionFailed, StoreError
+from bayou.core.errors import LeaseError, PreconditionFailed, StoreError
 from bayou.core.ids import ulid
 from bayou.index.discovery import trash_changes
 from bayou.index.entry import Entry
@@ -123,8 +123,6 @@ def commit(
             if len(attempts) == LOSSES_BEFORE_LEASE:
                 has_lease = lease.enter_context(commit_lease(store, committer.deadline))
             newer = read_head(store)
-            if newer is None:
-                raise BadAnswer(f"{store.url} says that its head is not modified, although the request did not ask")
             done = resolve(store, database, remote_id, newer)
             if done is not None and done.commit in attempts:
                 return replace(done, changes=attempts[done.commit])
