@@ -19,11 +19,20 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from bayou.core import activity
-from bayou.core.errors import BadAnswer, BayouError, CannotConnect, TimedOut, Unavailable, UploadGone
+from bayou.core.errors import BayouError, TimedOut, UploadGone
 from bayou.core.extras import AZURE, first_missing
 from bayou.core.ids import ulid
 from bayou.objectstore.backends.boto_parts import certificates
-from bayou.objectstore.backends.obstore_errors import CONNECT_HINT, Renewal, Request, from_status
+from bayou.objectstore.backends.obstore_errors import (
+    Renewal,
+    Request,
+    cannot_connect,
+    connection_broke,
+    from_status,
+    no_answer,
+    no_progress,
+    unreadable_answer,
+)
 from bayou.objectstore.keys import content_type
 from bayou.objectstore.transport import PutResult, UnfinishedUpload
 from bayou.objectstore.url import EMULATOR
@@ -120,20 +129,13 @@ class AzureParts:
         except azure.HttpResponseError as error:
             raise _translate(error, about) from None
         except (azure.ServiceRequestTimeoutError, azure.ServiceResponseTimeoutError):
-            raise TimedOut(
-                f"no answer in time to {about} on {about.server}", hint="check the network and the store's health"
-            ) from None
+            raise no_answer(about) from None
         except azure.ServiceRequestError:
-            raise CannotConnect(f"cannot connect to {about.server}", hint=CONNECT_HINT) from None
+            raise cannot_connect(about) from None
         except azure.ServiceResponseError as error:
-            if _stalled(error):
-                raise TimedOut(f"{about} on {self._target} made no progress", hint="check the network") from None
-            raise Unavailable(f"the connection broke during {about} on {about.server}", hint="try again") from None
+            raise (no_progress(about) if _stalled(error) else connection_broke(about)) from None
         except azure.AzureError:
-            # Its text may quote what was sent.
-            raise BadAnswer(
-                f"the answer to {about} on {self._target} makes no sense", hint="check the endpoint"
-            ) from None
+            raise unreadable_answer(about) from None
 
 
 class _Uncommitted:
@@ -275,6 +277,6 @@ def _translate(error: Any, about: Request) -> BayouError:
     if getattr(error, "error_code", None) == "InvalidBlockList":
         return UploadGone(f"the store no longer has the parts of {about.key}", hint="try again")
     if error.status_code is None:
-        return BadAnswer(f"the answer to {about} on {about.target} makes no sense", hint="check the endpoint")
+        return unreadable_answer(about)
     body = error.response.text() if error.response is not None else ""
     return from_status(error.status_code if error.status_code >= 300 else 500, body, about)

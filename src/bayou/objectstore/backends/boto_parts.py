@@ -19,9 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from bayou.core import activity
 from bayou.core.clock import to_ms
-from bayou.core.errors import BadAnswer, BayouError, CannotConnect, NotFound, TimedOut, Unavailable, UploadGone
+from bayou.core.errors import BadAnswer, BayouError, NotFound, TimedOut, UploadGone
 from bayou.objectstore.backends import credentials
-from bayou.objectstore.backends.obstore_errors import CONNECT_HINT, Renewal, Request, from_status
+from bayou.objectstore.backends.obstore_errors import (
+    Renewal,
+    Request,
+    cannot_connect,
+    connection_broke,
+    from_status,
+    no_answer,
+    no_progress,
+    unreadable_answer,
+)
 from bayou.objectstore.keys import content_type
 from bayou.objectstore.transport import PutResult, UnfinishedUpload
 
@@ -121,23 +130,14 @@ class BotoParts:
         except TimeoutError:  # of `_Body`, while the request was signed
             raise TimedOut(f"{about} on {self._target} was not sent in time") from None
         except (boto.ReadTimeoutError, boto.ConnectTimeoutError):
-            raise TimedOut(
-                f"no answer in time to {about} on {about.server}", hint="check the network and the store's health"
-            ) from None
+            raise no_answer(about) from None
         except (boto.EndpointConnectionError, boto.ProxyConnectionError, boto.SSLError):
-            raise CannotConnect(
-                f"cannot connect to {about.server}",
-                hint=CONNECT_HINT,
-            ) from None
+            raise cannot_connect(about) from None
         except (boto.HTTPClientError, boto.ConnectionError) as error:
-            if isinstance(error.kwargs.get("error"), TimeoutError):
-                raise TimedOut(f"{about} on {self._target} made no progress", hint="check the network") from None
-            raise Unavailable(f"the connection broke during {about} on {about.server}", hint="try again") from None
+            stalled = isinstance(error.kwargs.get("error"), TimeoutError)
+            raise (no_progress(about) if stalled else connection_broke(about)) from None
         except boto.BotoCoreError:
-            # Its text may quote what was sent.
-            raise BadAnswer(
-                f"the answer to {about} on {self._target} makes no sense", hint="check the endpoint"
-            ) from None
+            raise unreadable_answer(about) from None
 
     def _client(self, timeout: float) -> Any:
         limit = _TIMEOUTS[max(0, bisect_right(_TIMEOUTS, timeout) - 1)]

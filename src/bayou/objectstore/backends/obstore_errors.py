@@ -137,9 +137,7 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
             hint=_REGION_HINT if request.target.startswith("s3:") else ENDPOINT_HINT,
         )
     if re.search(r"kind: Timeout|TimedOut|operation timed out", text):
-        return errors.TimedOut(
-            f"no answer in time to {request} on {request.server}", hint="check the network and the store's health"
-        )
+        return no_answer(request)
     if (kind and kind[1] == "Connect") or "tcp connect error" in text or "dns error" in text:
         return errors.CannotConnect(
             f"cannot connect to {request.server} ({_cause(text)})",
@@ -164,12 +162,35 @@ def _without_answer(text: str, request: Request) -> errors.BayouError:
     if kind is not None or re.search(
         r"(?i)server returned error response|http error|connection|request or response body|broken pipe|reset", text
     ):
-        return errors.Unavailable(f"the connection broke during {request} on {request.server}", hint="try again")
+        return connection_broke(request)
     if re.search(r"(?i)credential|token|metadata server|metadata endpoint|imds|sso", text):
         return errors.CredentialsMissing(
             f"no credentials for {request.target}: {one_line(text)}", hint=request.renewal.missing
         )
     return errors.Rejected(f"{where} failed: {one_line(text)}", hint="check the URL and [datastore.options]")
+
+
+def no_answer(request: Request) -> errors.TimedOut:
+    return errors.TimedOut(
+        f"no answer in time to {request} on {request.server}", hint="check the network and the store's health"
+    )
+
+
+def no_progress(request: Request) -> errors.TimedOut:
+    return errors.TimedOut(f"{request} on {request.target} made no progress", hint="check the network")
+
+
+def connection_broke(request: Request) -> errors.Unavailable:
+    return errors.Unavailable(f"the connection broke during {request} on {request.server}", hint="try again")
+
+
+def cannot_connect(request: Request) -> errors.CannotConnect:
+    return errors.CannotConnect(f"cannot connect to {request.server}", hint=CONNECT_HINT)
+
+
+def unreadable_answer(request: Request) -> errors.BadAnswer:
+    """Return the error for an answer that an SDK cannot read; the SDK's own text is left out: it may quote a secret."""
+    return errors.BadAnswer(f"the answer to {request} on {request.target} makes no sense", hint="check the endpoint")
 
 
 def from_status(status: int, body: str, request: Request, *, reason: str = "") -> errors.BayouError:

@@ -18,8 +18,8 @@ from typing import Any
 
 from bayou.core import limits
 from bayou.core.clock import to_ms
-from bayou.core.errors import BadAnswer, CannotConnect, TimedOut, Unavailable
-from bayou.objectstore.backends.obstore_errors import Request, from_status
+from bayou.core.errors import BadAnswer, CannotConnect, TimedOut
+from bayou.objectstore.backends.obstore_errors import Request, connection_broke, from_status
 
 _MAX_ERROR = 64 << 10
 
@@ -67,7 +67,7 @@ def fetch(
     except TimeoutError:
         raise TimedOut(f"no answer in time to {about} on {about.target}") from None
     except (OSError, http.client.HTTPException):
-        raise Unavailable(f"the connection broke during {about} on {about.server}", hint="try again") from None
+        raise connection_broke(about) from None
 
 
 def _body_of(error: urllib.error.HTTPError) -> str:
