@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bayou.data.catalog import derive
 from bayou.data.records import Records
 from bayou.repo import Repo
 from bayou.sync.service import Datastore
+from bayou.worktree.hashing import FileStat
 from tests.data.catalog.scene import (
     REPORT,
     VPC,
@@ -263,6 +266,33 @@ def test_what_a_program_writes_by_itself_below_a_mark_is_found(team: Team, marke
     with catalog_of(ours.repo) as catalog:
         assert catalog.refresh().changed == 0
         assert catalog.refresh().changed == 0
+
+
+def test_an_unchanged_record_is_not_read_again_although_its_inode_is_beyond_2_63(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mergerfs and CIFS have such inodes."""
+    of, read = FileStat.of, derive._read_file
+
+    def large(status: os.stat_result) -> FileStat:
+        names = ("st_size", "st_mtime_ns", "st_ctime_ns")
+        given = {name: getattr(status, name) for name in names}
+        return of(SimpleNamespace(**given, st_ino=2**64 - status.st_ino))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FileStat, "of", large)
+    opened: list[str] = []
+    monkeypatch.setattr(derive, "_read_file", lambda spot, most: opened.append(spot.path) or read(spot, most))
+    ours = team.clone("ours")
+    write(ours.repo, metadata(VPC, "state", 1))
+    age(ours.repo)
+    with Datastore(ours.repo) as datastore:
+        mark = datastore.sync.mark_dirty(None)
+        assert listed(ours.repo) == ["main-vpc/state/1"]
+        assert opened
+        opened.clear()
+        assert listed(ours.repo) == ["main-vpc/state/1"]
+        mark.done()
+    assert not opened
 
 
 def test_a_state_directory_that_was_made_anew_is_noticed_although_its_journal_looks_alike(team: Team) -> None:

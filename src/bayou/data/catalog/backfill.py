@@ -37,6 +37,7 @@ from bayou.engine.job import Needs
 from bayou.engine.parts import groups
 from bayou.repo import Repo
 from bayou.worktree.durability import os_reason
+from bayou.worktree.hashing import FileStat
 from bayou.worktree.safe_root import DIRECTORY
 from bayou.worktree.scan import ScannedFile, scan, subtrees
 
@@ -75,7 +76,7 @@ def survey(
         if hidden and path.startswith(hidden):
             continue
         try:
-            if mark is None or stamp(os.stat(base + path, follow_symlinks=False)) != mark:
+            if mark is None or stamp(FileStat.of(os.lstat(base + path))) != mark:
                 scanner.survey.changed.append(path)
         except OSError:
             scanner.survey.changed.append(path)
@@ -153,7 +154,7 @@ class _Scanner:
                         continue
                     if not entry.is_dir(follow_symlinks=False):
                         if is_record(inner):
-                            self.survey.found[inner] = stamp(entry.stat(follow_symlinks=False))
+                            self.survey.found[inner] = stamp(FileStat.of(entry.stat(follow_symlinks=False)))
                     elif not self._is_version(inner, entry.name) and inner not in self._remembered:
                         new.append(inner)
         finally:
@@ -166,7 +167,7 @@ class _Scanner:
             return False
         metadata = f"{path}/{METADATA}"
         try:
-            self.survey.found[metadata] = stamp(os.lstat(self._base + metadata))
+            self.survey.found[metadata] = stamp(FileStat.of(os.lstat(self._base + metadata)))
         except FileNotFoundError:
             return False
         return True

@@ -246,29 +246,21 @@ def _tags(path: str, fields: Fields) -> Mapping[str, str]:
 
 
 def _invalid(path: str, key: str) -> RecordDamaged:
-    return RecordDamaged(
-        f"{path} cannot be read: {key} is missing or not what it should be",
-        hint="bayou datastore verify says whether it is what was stored",
-    )
+    return document.damaged(path, f"{key} is missing or not what it should be")
 
 
-def stamp(status: os.stat_result) -> str:
+def stamp(found: FileStat) -> str:
     """Return a text that changes whenever a stable file does."""
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
-
-
-def stamp_of(found: FileStat) -> str:
-    """Return the stamp of a file that a scan has found."""
     return f"{found.size}:{found.mtime_ns}:{found.ctime_ns}:{found.inode}"
 
 
-def read_all(root: Path, found: Iterable[str]) -> Iterator[RecordRead | MissingFile]:
+def read_all(root: Path, records: Iterable[str]) -> Iterator[RecordRead | MissingFile]:
     """Read the records at these paths, in order of path."""
     directories = DirFdCache(root)
     try:
-        for path in sorted(found):
+        for path in sorted(records):
             try:
-                data, status, stable = _read_file(directories.locate(path), max_bytes(path))
+                data, found, stable = _read_file(directories.locate(path), max_bytes(path))
             except (FileNotFoundError, NotADirectoryError):
                 directories.close()
                 yield MissingFile(path)
@@ -278,7 +270,7 @@ def read_all(root: Path, found: Iterable[str]) -> Iterator[RecordRead | MissingF
                 reason = error.message if isinstance(error, BayouError) else os_reason(error)
                 yield RecordRead(path, None, None, f"{path} cannot be read: {reason}", hidden=True)
                 continue
-            mark = stamp(status) if stable else None
+            mark = stamp(found) if stable else None
             try:
                 yield RecordRead(path, values(derive(path, data))[1], mark)
             except RecordDamaged as error:
@@ -287,7 +279,7 @@ def read_all(root: Path, found: Iterable[str]) -> Iterator[RecordRead | MissingF
         directories.close()
 
 
-def _read_file(spot: DirEntryRef, most: int) -> tuple[bytes, os.stat_result, bool]:
+def _read_file(spot: DirEntryRef, most: int) -> tuple[bytes, FileStat, bool]:
     """Return a file's bytes, its stat from before the read, and whether a later write is sure to change the stat.
 
     Of a file that has more than `most` bytes it returns a little more than that, which every parser refuses (V25).
@@ -297,9 +289,10 @@ def _read_file(spot: DirEntryRef, most: int) -> tuple[bytes, os.stat_result, boo
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(spot.path)
-        stable = FileStat.of(status).settled(time.time_ns())
+        found = FileStat.of(status)
+        stable = found.settled(time.time_ns())
         with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            return read_at_most(file, most), status, stable
+            return read_at_most(file, most), found, stable
     finally:
         os.close(descriptor)
 

@@ -22,7 +22,7 @@ from bayou.data.catalog.derive import (
     finish_refresh,
     is_record,
     read_all,
-    stamp_of,
+    stamp,
 )
 from bayou.data.catalog.schema import PATHS, TABLES, UNSEEN, drop, get_meta, set_meta
 from bayou.state.change_feed import ChangeFeed, Cursor, CursorRows, PendingRow
@@ -89,7 +89,7 @@ def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
         stamps.update(db.execute(known, (len(prefix), prefix)).fetchall())
     tops = [directory] if directory else ROOTS
     here = {found.path: found.stat for top in tops for found in scan(root, top) if isinstance(found, ScannedFile)}
-    changed = {path for path, stat in here.items() if is_record(path) and stamps.get(path) != stamp_of(stat)}
+    changed = {path for path, stat in here.items() if is_record(path) and stamps.get(path) != stamp(stat)}
     return changed | (stamps.keys() - here.keys())
 
 
