@@ -24,7 +24,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bayou.config.trust import VARIABLE, make_private, trusts_all, user_folder, write_private
+from bayou.config.trust import VARIABLE, lies_in, make_private, trusts_all, user_folder, write_private
 from bayou.core.errors import StateError
 from bayou.core.file_lock import lock_descriptor
 from bayou.core.ids import ulid
@@ -193,7 +193,7 @@ def register(local: Path) -> str:
     """Make a new id, and record it in this user's own folder."""
     made = os.urandom(16).hex()
     folder = _id_folder()
-    if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(local.parent)):
+    if lies_in(folder, local.parent):
         if trusts_all():
             return made
         raise StateError(
@@ -327,7 +327,7 @@ def _id_folder() -> Path:
 
 def _is_own(local: Path, owner: Path) -> bool:
     folder = _id_folder()
-    if Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(local.parent)):
+    if lies_in(folder, local.parent):
         return False  # the clone itself may contain the proof
     return any((folder / owner_id).is_file() for owner_id in owner_ids(owner))
 

@@ -93,9 +93,9 @@ def trust_error(missing: Sequence[Need]) -> TrustNeeded:
     return TrustNeeded(f"this repo needs your permission: {missing[0].why}{more}", hint=_HINT)
 
 
-def trusts_all(environ: Mapping[str, str] | None = None) -> bool:
+def trusts_all() -> bool:
     """Return whether BAYOU_TRUST allows everything for this process."""
-    return is_set(VARIABLE, environ)
+    return is_set(VARIABLE)
 
 
 def is_set(variable: str, environ: Mapping[str, str] | None = None) -> bool:
@@ -277,9 +277,9 @@ def _is_local_master(master: str) -> bool:
     return re.fullmatch(r"local(\[[0-9*, ]+\])?", master) is not None
 
 
-def user_folder(environ: Mapping[str, str] | None = None) -> Path:
+def user_folder() -> Path:
     """Return this user's own folder for Bayou's settings: `$XDG_CONFIG_HOME/bayou`, else `~/.config/bayou`."""
-    home = (os.environ if environ is None else environ).get("XDG_CONFIG_HOME", "")
+    home = os.environ.get("XDG_CONFIG_HOME", "")
     if os.path.isabs(home):
         return Path(home, "bayou")
     try:
@@ -302,7 +302,7 @@ def unallowed(root: Path, needs: Sequence[Need]) -> list[Need]:
 def read_allowed(root: Path) -> dict[str, dict[str, str]]:
     """Return the permissions of a repo by digest; none if their file is missing or invalid."""
     file = _permissions_file(root)
-    if _lies_in(file, root):
+    if lies_in(file, root):
         return {}  # the file may come from the clone
     try:
         with open(file, "rb") as opened:
@@ -327,7 +327,7 @@ def allow(root: Path, needs: Iterable[Need]) -> None:
     if new.keys() <= allowed.keys():
         return
     file = _permissions_file(root)
-    if _lies_in(file, root):
+    if lies_in(file, root):
         raise TrustNeeded(
             f"permissions cannot be kept in {file.parent}: it lies in the repo itself",
             hint=f"set XDG_CONFIG_HOME to a directory outside of it, or {VARIABLE}=1 for this command",
@@ -377,5 +377,6 @@ def _permissions_file(root: Path) -> Path:
     return user_folder() / "trust" / f"{name}.json"
 
 
-def _lies_in(path: Path, root: Path) -> bool:
+def lies_in(path: Path, root: Path) -> bool:
+    """Return whether a path lies in a directory, once all links are followed."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
