@@ -192,9 +192,12 @@ class RunRepository:
 
     def delete(self, run_id: str) -> None:
         """Delete a run's record; data with the lifetime `run` expires with it."""
-        path = self._row(run_id).path
-        self._context.tree.delete(path)
-        self._context.update_catalog([], [path])
+        self._context.catalog.refresh()
+        row = self._context.catalog.run(run_id)
+        if row is None:
+            raise _not_found(run_id)
+        self._context.tree.delete(row.path)
+        self._context.update_catalog([], [row.path])
 
     def search(
         self,
@@ -214,13 +217,6 @@ class RunRepository:
         return self._context.catalog.runs(
             text=text, status=status, since=since, workflow=workflow, tags=tags, limit=limit
         )
-
-    def _row(self, run_id: str) -> RunRow:
-        self._context.catalog.refresh()
-        row = self._context.catalog.run(run_id)
-        if row is None:
-            raise _not_found(run_id)
-        return row
 
 
 def ambiguous(text: str, what: str, names: Sequence[str]) -> IdAmbiguous:
