@@ -264,6 +264,11 @@ def problems_text(errors: Iterable[BayouError]) -> Iterator[Line]:
             yield hint(error.hint)
 
 
+def with_problems(document: Document, errors: Sequence[BayouError]) -> Document:
+    """Add the messages of errors to the document of a list, if there are any."""
+    return {**document, "problems": [error.message for error in errors]} if errors else document
+
+
 def size(number: int) -> str:
     """Return `512 B`, `1.2 KB`, `12 KB`, `3.4 GB`."""
     if number < _STEP:

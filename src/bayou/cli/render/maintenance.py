@@ -128,15 +128,12 @@ def compact_text(report: CompactReport, *, verbose: bool) -> Iterator[Part]:
     if report.skipped:
         stayed = "it was" if report.skipped == 1 else "they were"
         yield say(f"{count(report.skipped, 'file')} changed meanwhile, and stayed where {stayed}")
-    yield from limited(report.failed, verbose, lambda failure: fail(f"{failure.path}: {failure.message}"))
-    if report.failures > len(report.failed):
-        yield fail(f"and {report.failures - len(report.failed):,} more could not be moved")
+    yield from _failures_text(report, verbose, "moved")
     if report.failures:
         yield hint("these stay where they are; `bayou datastore verify --deep` says what is wrong with them")
 
 
 def compact_json(report: CompactReport) -> Document:
-    failed = [{"path": failure.path, "code": failure.code, "message": failure.message} for failure in report.failed]
     document = {
         "dry_run": report.dry_run,
         "packs_before": report.packs_before,
@@ -148,7 +145,7 @@ def compact_json(report: CompactReport) -> Document:
         "skipped": report.skipped,
         "failures": report.failures,
     }
-    added = {"failed": failed, "warnings": list(report.warnings)}
+    added = {"failed": _failed_json(report), "warnings": list(report.warnings)}
     return document | {name: value for name, value in added.items() if value}
 
 
@@ -163,18 +160,26 @@ def replicate_text(report: ReplicateReport, *, verbose: bool) -> Iterator[Part]:
     elif not report.failures:
         yield say(f"{replica} is a copy of this datastore already ({count(report.skipped, 'file')})")
     yield from map(warn, report.warnings)
-    yield from limited(report.failed, verbose, lambda failure: fail(f"{failure.path}: {failure.message}"))
-    if report.failures > len(report.failed):
-        yield fail(f"and {report.failures - len(report.failed):,} more could not be copied")
+    yield from _failures_text(report, verbose, "copied")
     if report.failures:
         yield hint("the rest is copied; `bayou datastore verify --deep` says what is wrong with this datastore")
 
 
 def replicate_json(report: ReplicateReport) -> Document:
-    failed = [{"path": failure.path, "code": failure.code, "message": failure.message} for failure in report.failed]
     document = {"copied": report.copied, "skipped": report.skipped, "bytes": report.bytes}
-    added = {"deleted": report.deleted, "failed": failed, "warnings": list(report.warnings)}
+    added = {"deleted": report.deleted, "failed": _failed_json(report), "warnings": list(report.warnings)}
     return document | {name: value for name, value in added.items() if value}
+
+
+def _failures_text(report: CompactReport | ReplicateReport, verbose: bool, done: str) -> Iterator[Part]:
+    """Name the files that could not be `done`, as in "moved"; the report lists only the first of many."""
+    yield from limited(report.failed, verbose, lambda failure: fail(f"{failure.path}: {failure.message}"))
+    if report.failures > len(report.failed):
+        yield fail(f"and {report.failures - len(report.failed):,} more could not be {done}")
+
+
+def _failed_json(report: CompactReport | ExportReport | ReplicateReport) -> list[Document]:
+    return [{"path": failure.path, "code": failure.code, "message": failure.message} for failure in report.failed]
 
 
 def _enumeration(words: Sequence[str]) -> str:
@@ -191,7 +196,7 @@ def export_text(report: ExportReport, *, verbose: bool) -> Iterator[Part]:
 def export_json(report: ExportReport) -> Document:
     document: dict[str, object] = {"files": report.files, "bytes": report.bytes, "directory": report.directory}
     if report.failures:
-        document["failed"] = [{"path": one.path, "code": one.code, "message": one.message} for one in report.failed]
+        document["failed"] = _failed_json(report)
         document["failures"] = report.failures
     return document
 

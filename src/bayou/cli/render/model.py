@@ -23,6 +23,7 @@ from bayou.cli.output import (
     say,
     show,
     size,
+    with_problems,
 )
 
 if TYPE_CHECKING:
@@ -70,12 +71,8 @@ def models_text(found: ModelListing) -> Iterator[Part]:
 
 
 def models_json(found: ModelListing) -> Document:
-    document: dict[str, object] = {
-        "models": [{"id": model.id, "type": model.type, "name": model.name} for model in found.models]
-    }
-    if found.bad:
-        document["problems"] = [error.message for error in found.bad]
-    return document
+    models = [{"id": model.id, "type": model.type, "name": model.name} for model in found.models]
+    return with_problems({"models": models}, found.bad)
 
 
 def model_text(document: Document) -> Iterator[Part]:
@@ -112,15 +109,10 @@ def types_text(found: Types) -> Iterator[Part]:
 
 
 def types_json(found: Types) -> Document:
-    document: dict[str, object] = {
-        "types": [
-            {"type": kind.name, "description": kind.description, "methods": list(kind.methods)}
-            for kind in found.values()
-        ]
-    }
-    if found.bad:
-        document["problems"] = [error.message for error in found.bad]
-    return document
+    types = [
+        {"type": kind.name, "description": kind.description, "methods": list(kind.methods)} for kind in found.values()
+    ]
+    return with_problems({"types": types}, found.bad)
 
 
 def type_text(kind: ModelType) -> Iterator[Part]:

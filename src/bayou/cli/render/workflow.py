@@ -21,6 +21,7 @@ from bayou.cli.output import (
     show,
     show_text,
     size,
+    with_problems,
 )
 
 if TYPE_CHECKING:
@@ -66,10 +67,7 @@ def workflows_text(found: WorkflowListing) -> Iterator[Part]:
 
 
 def workflows_json(found: WorkflowListing) -> Document:
-    document: dict[str, object] = {"workflows": [created_json(workflow) for workflow in found.workflows]}
-    if found.bad:
-        document["problems"] = [error.message for error in found.bad]
-    return document
+    return with_problems({"workflows": [created_json(workflow) for workflow in found.workflows]}, found.bad)
 
 
 def workflow_json(found: Workflow) -> Document:
