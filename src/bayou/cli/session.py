@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from bayou.cli.options import Common
@@ -288,6 +289,11 @@ def with_remarks(document: Document, parts: Iterable[Part]) -> Document:
         "notes": [line.text for line in lines if line.label == "note"],
     }
     return {**document, **{name: texts for name, texts in added.items() if texts}}
+
+
+def emit_with_remarks(common: Common, document: Document, parts: Iterable[Part], remarks: Sequence[Line]) -> None:
+    """Print the result of a command that reads, and its remarks after it."""
+    common.output.emit(with_remarks(document, remarks), chain(parts, remarks))
 
 
 def sync_remarks(common: Common, reports: Iterable[SyncReport]) -> list[Line]:

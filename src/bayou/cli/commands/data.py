@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from bayou.cli.content import as_json, open_input, write_file, write_stdout
 from bayou.cli.options import Common, Group, check_can_ask, confirm, limit_rate_option, yes_option
 from bayou.cli.render import data as render_data
 from bayou.cli.render.data import DeletedVersions
-from bayou.cli.session import reading, with_remarks, write, write_input
+from bayou.cli.session import emit_with_remarks, reading, with_remarks, write, write_input
 from bayou.core import kept
 
 if TYPE_CHECKING:
@@ -198,8 +197,8 @@ def get(common: Common, model: str, name: str, version: int | None, target: Path
             data = records.data
             manifest = data.manifest(item) if target is None else data.write_directory(item, target)
             path = str(records.tree.local_path(item.metadata.location.directory))
-            document = with_remarks(render_data.manifest_json(item, path, manifest), remarks)
-            common.output.emit(document, [*render_data.manifest_text(manifest, target), *remarks])
+            document = render_data.manifest_json(item, path, manifest)
+            emit_with_remarks(common, document, render_data.manifest_text(manifest, target), remarks)
             return
         if target is not None and not piped:
             if target.is_dir():
@@ -255,7 +254,7 @@ def list_(
     rows = render_data.selected(rows, name, sort)
     total, rows = len(rows), rows[:limit]
     document = render_data.items_json(rows, total) if common.json else {}
-    common.output.emit(with_remarks(document, remarks), chain(render_data.items_text(rows, total), remarks))
+    emit_with_remarks(common, document, render_data.items_text(rows, total), remarks)
 
 
 @data.command()
@@ -268,9 +267,7 @@ def versions(common: Common, model: str, name: str) -> None:
         from bayou.models import resolve_model  # noqa: PLC0415
 
         rows = records.data.versions(resolve_model(records.repo, model, records), name, refresh=False)
-    common.output.emit(
-        with_remarks(render_data.versions_json(rows), remarks), [*render_data.versions_text(rows), *remarks]
-    )
+    emit_with_remarks(common, render_data.versions_json(rows), render_data.versions_text(rows), remarks)
 
 
 @data.command()
@@ -289,9 +286,7 @@ def query(common: Common, predicate: str, select: str | None, limit: int | None)
 
         found = run_query(records, predicate, select, limit)
     remarks += render_data.failed_text(found.failed, verbose=common.verbose > 0)
-    common.output.emit(
-        with_remarks(render_data.query_json(found), remarks), [*render_data.results_text(found.results), *remarks]
-    )
+    emit_with_remarks(common, render_data.query_json(found), render_data.results_text(found.results), remarks)
 
 
 @data.command(writes=True)

@@ -16,7 +16,7 @@ from bayou.cli.content import open_text_file
 from bayou.cli.options import Command, Common
 from bayou.cli.output import Line, count, say
 from bayou.cli.render import sql as render_sql
-from bayou.cli.session import reading, with_remarks
+from bayou.cli.session import emit_with_remarks, reading, with_remarks
 from bayou.core.errors import UsageError
 from bayou.core.text import visible_lines
 
@@ -59,9 +59,7 @@ def sql(common: Common, query: str, form: str | None, target: str | None) -> Non
             with common.output.progress() as bar:
                 total = _write(opened, form, target, bar)
             document = {"path": target, "format": form, "total": total}
-            common.output.emit(
-                with_remarks(document, remarks), [say(f"wrote {count(total, 'row')} to {target}"), *remarks]
-            )
+            emit_with_remarks(common, document, [say(f"wrote {count(total, 'row')} to {target}")], remarks)
 
 
 def _format(common: Common, form: str | None, target: str | None) -> str:

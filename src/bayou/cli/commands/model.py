@@ -23,7 +23,7 @@ from bayou.cli.options import (
     yes_option,
 )
 from bayou.cli.render import model as render_model
-from bayou.cli.session import Rendered, reading, with_remarks, write
+from bayou.cli.session import Rendered, emit_with_remarks, reading, with_remarks, write
 from bayou.core import kept
 from bayou.core.errors import NotPushed, TypeNotFound
 
@@ -217,9 +217,7 @@ def outputs(common: Common, name: str) -> None:
         from bayou.models import resolve_model  # noqa: PLC0415
 
         rows = records.outputs.list(resolve_model(records.repo, name, records))
-    common.output.emit(
-        with_remarks(render_model.outputs_json(rows), remarks), [*render_model.outputs_text(rows), *remarks]
-    )
+    emit_with_remarks(common, render_model.outputs_json(rows), render_model.outputs_text(rows), remarks)
 
 
 @model.command()

@@ -28,6 +28,7 @@ from bayou.cli.output import Document, Line, warn
 from bayou.cli.render import workflow as render_workflow
 from bayou.cli.session import (
     Rendered,
+    emit_with_remarks,
     exit_code,
     push_state,
     reading,
@@ -252,8 +253,8 @@ def search(
         rows, total = records.runs.search(
             text, status=status, since=_ago(since), workflow=name, tags=labels, limit=limit
         )
-        parts = [*render_workflow.runs_text(rows, total), *remarks]
-        common.output.emit(with_remarks(render_workflow.runs_json(rows, total), remarks), parts)
+        document = render_workflow.runs_json(rows, total)
+        emit_with_remarks(common, document, render_workflow.runs_text(rows, total), remarks)
 
 
 @run.command("get")
@@ -270,8 +271,8 @@ def get_run(common: Common, text: str) -> None:
 
         found = records.runs.get(text)
         logs = {key: [reference(log) for log in rows] for key, rows in logs_of_run(records, found.run_id).items()}
-        document = with_remarks(render_workflow.run_json(found, logs), remarks)
-        common.output.emit(document, [*render_workflow.run_text(found, logs), *remarks])
+        document = render_workflow.run_json(found, logs)
+        emit_with_remarks(common, document, render_workflow.run_text(found, logs), remarks)
 
 
 @run.command()
@@ -329,7 +330,7 @@ def graph(common: Common, text: str, form: str) -> None:
     with reading(common) as (records, remarks):
         found = _graph(records, text)
     parts = render_graph.graph_mermaid(found) if form == "mermaid" else render_graph.graph_text(found)
-    common.output.emit(with_remarks(render_graph.graph_json(found), remarks), [*parts, *remarks])
+    emit_with_remarks(common, render_graph.graph_json(found), parts, remarks)
 
 
 @workflow.command(writes=True)
