@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rendered = tuple[Document, Iterable[Part]]
 
-_KEPT_INPUT = "it is kept here, so do not repeat it: the next write or `bayou datastore sync` uses it"
-
-_WAITS = "the input is kept here, so do not repeat it: the next write or `bayou datastore sync` uses it"
+_INPUT_KEPT = "is kept here, so do not repeat it: the next write or `bayou datastore sync` uses it"
 
 _FETCH = "`bayou datastore sync --pull` fetches what others have pushed"
 
@@ -55,19 +53,21 @@ def write(
     engine: Choice = "auto",
     alone: bool = False,
     refusal: str = "nothing was changed",
+    spooled: bool = False,
 ) -> int:
     """Run `work` in a write session, print what it returned, and return the exit code of pull and push.
 
     `deletes`: the user has agreed to the deletes, so the guard against mass deletes does not apply. If the push fails,
     the result is printed all the same, and the error follows it (F100, V17). If the store cannot be had, work that may
-    be done `alone` is done here; other work does not begin, and the error's hint says so by `refusal`.
+    be done `alone` is done here; other work does not begin, and the error's hint says so by `refusal`, or, where the
+    input of the work is `spooled`, that it is kept.
     """
     from bayou.core.errors import OUTAGES, keeping  # noqa: PLC0415
     from bayou.session import write_session  # noqa: PLC0415
 
     results: list[T] = []
     sessions: list[Session] = []
-    if refusal is _KEPT_INPUT:
+    if spooled:
         kept.now("the input is kept here: do not repeat it", go_on="bayou datastore sync")
     else:
         kept.now("nothing was deleted" if deletes else "nothing was saved")
@@ -92,8 +92,10 @@ def write(
             if results:
                 _emit(common, repo, render(results[0]), sessions[0], pushed=False)
             elif isinstance(error, OUTAGES) and not sessions:
-                again = refusal is not _KEPT_INPUT and error.hint
-                error.hint = f"{refusal}; {error.hint}" if again else keeping(refusal, error)
+                if spooled:
+                    error.hint = keeping(f"it {_INPUT_KEPT}", error)
+                else:
+                    error.hint = f"{refusal}; {error.hint}" if error.hint else refusal
             raise
     left = _use_other_inputs(common, repo)
     reports = _emit(common, repo, render(results[0]), session, pushed=True, more=left)
@@ -187,7 +189,7 @@ def write_input(
     with spooled:
         try:
             model = spooled.record.ref
-            return write(common, repo, use, render, models=[model], alone=alone, refusal=_KEPT_INPUT)
+            return write(common, repo, use, render, models=[model], alone=alone, spooled=True)
         except OUTAGES as error:
             if alone or begun:
                 _say_kept(error, spooled)
@@ -219,7 +221,7 @@ def _say_kept(error: BayouError, spooled: SpooledInput) -> None:
     from bayou.core.errors import keeping  # noqa: PLC0415
 
     if spooled.waits and "kept here" not in (error.hint or ""):
-        error.hint = keeping(_WAITS, error)
+        error.hint = keeping(f"the input {_INPUT_KEPT}", error)
 
 
 @contextmanager
