@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from bayou.core.ids import ulid
 from bayou.objectstore import Store, open_store
+from bayou.objectstore.backends.directory import LocalTransport
 from bayou.objectstore.retry import RetryPolicy
 from bayou_testing.azurite import AzuriteServer
 from bayou_testing.contract import Connect
@@ -62,6 +64,28 @@ def gs(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> Connect:
         monkeypatch.setenv(name, value)
     prefix = ulid()
     return lambda namespace=None: open_store(f"gs://bayou/{prefix}", namespace=namespace, policy=QUICK)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    """A GCS server of the test's own, with its address and credentials in the environment."""
+    with GcsServer(buckets=["bayou"]) as one:
+        for name, value in one.env().items():
+            monkeypatch.setenv(name, value)
+        yield one
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The directory of a `file://` store."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def transport(root: Path) -> LocalTransport:
+    return LocalTransport(root)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from bayou.core.errors import AccessDenied, BadAnswer, CannotConnect, NoSuchBucket, NotFound, Unavailable
@@ -19,14 +17,6 @@ from bayou_testing.gcs import GcsServer
 from tests.objectstore.conftest import QUICK
 
 KEY = payload("data/a")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer(buckets=["bayou"]) as one:
-        for name, value in one.env().items():
-            monkeypatch.setenv(name, value)
-        yield one
 
 
 @pytest.fixture

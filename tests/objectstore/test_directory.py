@@ -43,18 +43,6 @@ PROCESSES, INCREMENTS, CREATIONS = 8, 25, 30
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    directory = tmp_path / "store"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
-def transport(root: Path) -> LocalTransport:
-    return LocalTransport(root)
-
-
-@pytest.fixture
 def store(transport: LocalTransport) -> Store:
     return Store(transport, KeyScope.of("", None), policy=ONCE)
 

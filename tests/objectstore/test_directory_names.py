@@ -17,19 +17,6 @@ from bayou.objectstore import Create, Match
 from bayou.objectstore.backends.directory import LocalTransport
 from tests.objectstore.directories import TIMEOUT, content, listed, put, temporaries
 
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    directory = tmp_path / "store"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
-def transport(root: Path) -> LocalTransport:
-    return LocalTransport(root)
-
-
 # ---- links and names (V9, V21) ----
 
 

@@ -29,13 +29,6 @@ DEEP = "data/t/m/n"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    directory = tmp_path / "store"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """What the links lead to: whichever directory of the store they replace, its files have names of the store."""
     directory = tmp_path / "outside"

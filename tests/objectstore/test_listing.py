@@ -31,14 +31,6 @@ ROW = b"<Contents><Key>%s</Key><Size>1</Size><LastModified>2024-05-06T07:08:09Z<
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer(buckets=["bayou"]) as one:
-        for name, value in one.env().items():
-            monkeypatch.setenv(name, value)
-        yield one
-
-
-@pytest.fixture
 def store(server: GcsServer) -> Store:
     return open_store("gs://bayou/p", policy=QUICK)
 

@@ -30,14 +30,6 @@ DEADLINE_S = 0.5
 UNSAFE = ["../x", "../../etc/passwd", "/abs/x", "/data/x", "//x", "./x", "..", "data/../../x", "a/../b", "x\\..\\y"]
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    with GcsServer(buckets=["bayou"]) as one:
-        for name, value in one.env().items():
-            monkeypatch.setenv(name, value)
-        yield one
-
-
 def listed(store: Store, under: str | None = None) -> list[str]:
     return [meta.key for page in store.list(as_listed(under) if under else None) for meta in page]
 
