@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import SOURCE
-from tests.maintenance.replicas import entries_of
 from tests.sync.conftest import Team
+from tests.sync.indexes import entries_of
 
 from bayou_testing.s3 import S3Endpoint
 

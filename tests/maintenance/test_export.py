@@ -19,8 +19,9 @@ from bayou.sync.report import ExportReport
 from bayou.sync.transfer import executor
 from bayou_testing.faulty import Fault
 from tests import api
-from tests.maintenance.replicas import commit, compact, damage, entries_of
+from tests.maintenance.replicas import compact, damage
 from tests.sync.conftest import Clone, Team, Wire
+from tests.sync.indexes import commit_rows, entries_of
 
 FILES = {
     "files/a.txt": b"the content of a\n" * 40,
@@ -170,7 +171,7 @@ def test_damaged_and_missing_files_are_named_and_the_rest_is_written(ann: Clone,
 def test_no_row_leads_out_of_the_directory(ann: Clone, team: Team, tmp_path: Path, path: str):
     """V21, V25: the rows of a hostile index are refused and named."""
     entry = entries_of(team.store())["files/a.txt"]
-    commit(team.store(), {path: replace(entry, path=path)})
+    commit_rows(team.store(), {path: replace(entry, path=path)})
 
     report = export(ann, tmp_path / "target" / "out")
 
@@ -181,7 +182,7 @@ def test_no_row_leads_out_of_the_directory(ann: Clone, team: Team, tmp_path: Pat
 
 def test_a_file_in_the_way_of_a_directory_is_named(ann: Clone, team: Team, tmp_path: Path):
     entry = entries_of(team.store())["files/a.txt"]
-    commit(team.store(), {"files/a.txt/below": replace(entry, path="files/a.txt/below")})
+    commit_rows(team.store(), {"files/a.txt/below": replace(entry, path="files/a.txt/below")})
 
     report = export(ann, tmp_path / "out")
 

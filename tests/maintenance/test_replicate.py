@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import msgspec.structs
 import pytest
 from msgspec.structs import replace
 
-from bayou.core.errors import AccessDenied, BayouError, MassDelete, NotFound, ReplicaRefused, UsageError
+from bayou.core.errors import AccessDenied, MassDelete, NotFound, ReplicaRefused, UsageError
 from bayou.core.ids import ulid
 from bayou.index.entry import Entry
 from bayou.index.head import encode_head, parse_head, read_head
@@ -23,12 +22,12 @@ from bayou.maintenance.replica import transfer
 from bayou.maintenance.replica.pairs import Pair, copy_push, is_copy
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.multipart import THRESHOLD
-from bayou.repo import open_repo
 from bayou.sync.report import ReplicateReport
 from bayou_testing.faulty import Crash, Fault, crash, lost_answer
 from tests import api
-from tests.maintenance.replicas import FILES, Scene, contents_of, entries_of, head_of, listed, payload
+from tests.maintenance.replicas import FILES, Scene, listed, payload
 from tests.sync.conftest import Team, Wire
+from tests.sync.indexes import content_of, entries_of, head_of
 
 SOURCE = Path(api.__file__).resolve().parents[2]
 
@@ -39,13 +38,13 @@ def test_a_replica_has_every_entry_and_its_bytes_under_keys_of_its_own(scene: Sc
     report = scene.replicate()
 
     assert (report.copied, report.skipped, report.bytes) == (12, 0, sum(map(len, FILES.values())))
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
     source, replica = entries_of(scene.team.store()), entries_of(scene.store)
     same = [(e.path, e.size, e.sha256, e.modified) for e in source.values()]
     assert [(e.path, e.size, e.sha256, e.modified) for e in replica.values()] == same
     assert all(replica[path].push != source[path].push for path in FILES)
     assert not set(payload(scene.store)) & set(payload(scene.team.store()))
-    assert head_of(scene.store).store != head_of(scene.team.store()).store
+    assert head_of(scene.store).head.store != head_of(scene.team.store()).head.store
     assert keys.REPLICATING not in listed(scene.store)
 
 
@@ -81,8 +80,8 @@ def test_only_what_is_new_is_copied_and_what_is_gone_leaves_as_a_recorded_change
 
     assert (report.copied, report.skipped, report.deleted, report.bytes) == (2, 10, 1, 10)
     assert len(wire.sent("put", keys.PACKS)) == 1  # both files are in one pack
-    assert contents_of(scene.store) == scene.alice.files
-    row = head_of(scene.store).log[-1]
+    assert content_of(scene.store) == scene.alice.files
+    row = head_of(scene.store).head.log[-1]
     assert (row.added, row.changed, row.deleted) == (1, 1, 1)
 
 
@@ -153,7 +152,7 @@ def test_a_large_object_is_copied_in_parts_and_under_its_hash(scene: Scene):
     scene.push({"files/large": large})
 
     assert scene.replicate().bytes == sum(map(len, FILES.values())) + len(large)
-    assert contents_of(scene.store)["files/large"] == large
+    assert content_of(scene.store)["files/large"] == large
 
 
 def test_a_store_of_its_own_is_never_written_over(scene: Scene):
@@ -211,7 +210,7 @@ def test_what_somebody_pushed_to_a_replica_is_never_dropped(scene: Scene):
 
     with pytest.raises(ReplicaRefused, match="files/bobs"):
         scene.replicate()
-    assert contents_of(scene.store)["files/bobs"] == b"bob's"
+    assert content_of(scene.store)["files/bobs"] == b"bob's"
     assert "files/new" not in entries_of(scene.store)
 
 
@@ -223,7 +222,7 @@ def test_what_somebody_deleted_in_a_replica_is_copied_again(scene: Scene):
     bob.push()
 
     assert scene.replicate().copied == 1
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
 
 
 def test_a_push_to_the_replica_in_the_middle_is_noticed_by_the_swap(scene: Scene, wire: Wire, monkeypatch):
@@ -243,7 +242,7 @@ def test_a_push_to_the_replica_in_the_middle_is_noticed_by_the_swap(scene: Scene
     monkeypatch.setattr(transfer, "replicate", meanwhile)
     with pytest.raises(ReplicaRefused, match="files/bobs"):
         scene.replicate()
-    assert contents_of(scene.store)["files/bobs"] == b"bob's"
+    assert content_of(scene.store)["files/bobs"] == b"bob's"
 
 
 @loose
@@ -265,9 +264,9 @@ def test_a_collection_in_the_middle_costs_a_second_copy_and_nothing_else(scene: 
     scene.replicate()
 
     assert ran[0].leftovers_deleted == 1
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
     # Under another key than the one that was collected: a DELETE of that may still be on its way.
-    source, head = entries_of(scene.team.store())["files/new"], head_of(scene.store)
+    source, head = entries_of(scene.team.store())["files/new"], head_of(scene.store).head
     assert (head.gc.count, entries_of(scene.store)["files/new"].push) == (1, copy_push(source, head.store, 1))
 
 
@@ -290,7 +289,7 @@ def test_most_of_a_replica_is_not_deleted_unless_somebody_says_so(scene: Scene):
         scene.replicate(dry_run=True)
     assert len(entries_of(scene.store)) == 262
     assert scene.replicate(allow_mass_delete=True).deleted == 250
-    assert head_of(scene.store).log[-1].mass_delete
+    assert head_of(scene.store).head.log[-1].mass_delete
 
 
 def test_a_mass_delete_that_was_allowed_in_the_source_is_followed(scene: Scene):
@@ -314,7 +313,7 @@ def test_a_source_that_came_back_from_a_backup_deletes_nothing(scene: Scene):
 
     with pytest.raises(ReplicaRefused, match="an older copy"):
         scene.replicate()
-    assert contents_of(scene.store)["files/new"] == b"new"
+    assert content_of(scene.store)["files/new"] == b"new"
 
 
 def test_a_replica_follows_although_the_source_has_forgotten_what_it_was(scene: Scene):
@@ -325,7 +324,7 @@ def test_a_replica_follows_although_the_source_has_forgotten_what_it_was(scene: 
     report = scene.replicate()
 
     assert (report.copied, report.skipped) == (1, 11)
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
 
 
 @loose
@@ -341,13 +340,13 @@ def test_what_the_source_has_lost_is_named_and_the_rest_is_copied(scene: Scene):
 
     assert sorted(one.path for one in report.failed) == ["data/t/m/n/1/raw", "files/1.txt"]
     assert report.failures == 2
-    row = head_of(scene.store).log[-1]
+    row = head_of(scene.store).head.log[-1]
     assert (report.copied, report.skipped, row.added, row.changed, row.deleted) == (12, 0, 11, 0, 0)
     # A version arrives whole or not at all.
-    assert contents_of(scene.store).keys() == FILES.keys() - {"files/1.txt"}
+    assert content_of(scene.store).keys() == FILES.keys() - {"files/1.txt"}
     scene.push({"files/1.txt": b"mended", **{path: b"again " + data for path, data in version.items()}})
     report = scene.replicate()
-    assert (report.failures, contents_of(scene.store)) == (0, scene.alice.files)
+    assert (report.failures, content_of(scene.store)) == (0, scene.alice.files)
 
 
 def test_a_source_without_an_index_is_an_error_and_so_is_a_directory(scene: Scene, team: Team):
@@ -371,7 +370,7 @@ def test_killed_anywhere_a_plain_retry_completes(scene: Scene, wire: Wire, key: 
 
     scene.replicate()
 
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
     assert api.verify(scene.replica.clone("bob").repo, deep=True, repair=False).ok
     assert keys.REPLICATING not in listed(scene.store)
 
@@ -394,14 +393,14 @@ def test_what_was_copied_before_a_crash_is_not_copied_again(scene: Scene, wire: 
 def test_a_swap_without_an_answer_is_looked_for_in_the_log(scene: Scene, wire: Wire):
     scene.replicate()
     scene.push({"files/new": b"new"})
-    before = head_of(scene.store).seq
+    before = head_of(scene.store).head.seq
     wire.cut(Fault("put", "head", when="after", error=lost_answer))
 
     scene.replicate()
 
     wire.cut()
-    assert contents_of(scene.store) == scene.alice.files
-    assert head_of(scene.store).seq == before + 1
+    assert content_of(scene.store) == scene.alice.files
+    assert head_of(scene.store).head.seq == before + 1
 
 
 @loose
@@ -413,27 +412,15 @@ def test_a_target_that_dies_in_the_middle_is_an_error_and_a_retry_completes(scen
     assert entries_of(scene.store) == {}
 
     assert scene.replicate().copied <= 12
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
 
 
 @loose
 def test_two_that_replicate_at_once_both_end_well(scene: Scene):
-    results: list[ReplicateReport | BayouError] = []
-
-    def run() -> None:
-        try:
-            results.append(api.replicate(open_repo(scene.alice.repo.root), scene.url))
-        except BayouError as error:
-            results.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = scene.replicate_at_once(3)
 
     assert all(isinstance(one, ReplicateReport) for one in results), results
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
     assert len(payload(scene.store)) == 12  # whoever copied, copied to the same keys
     assert api.verify(scene.replica.clone("bob").repo, deep=True, repair=False).ok
 
@@ -476,7 +463,7 @@ replicate(open_repo(sys.argv[1]), sys.argv[2])
     report = scene.replicate()
 
     assert report.copied == 412 - before
-    assert contents_of(scene.store) == FILES | many
+    assert content_of(scene.store) == FILES | many
 
 
 def test_a_bayou_that_knows_no_replicas_reads_the_head_and_carries_the_word_along(scene: Scene):
@@ -486,8 +473,8 @@ def test_a_bayou_that_knows_no_replicas_reads_the_head_and_carries_the_word_alon
     document = json.loads(bytes(fetched.data))
     assert document["format"] == 2
     # Whoever does not know a field has it among its `extra`, and writes it back (index.head).
-    assert parse_head(bytes(fetched.data), "here").replica == head_of(scene.store).replica
-    assert json.loads(encode_head(head_of(scene.store)))["replica"] == document["replica"]
+    assert parse_head(bytes(fetched.data), "here").replica == head_of(scene.store).head.replica
+    assert json.loads(encode_head(head_of(scene.store).head))["replica"] == document["replica"]
 
 
 def test_an_s3_store_gets_and_gives_replicas(s3_team: Team, tmp_path: Path):
@@ -499,7 +486,7 @@ def test_an_s3_store_gets_and_gives_replicas(s3_team: Team, tmp_path: Path):
 
     assert api.replicate(alice.repo, url, options=s3_team.options, namespace="copy").copied == 12
     there = open_store(url, namespace="copy", options=s3_team.options)
-    assert contents_of(there) == FILES
+    assert content_of(there) == FILES
     assert api.replicate(alice.repo, (tmp_path / "replica").as_uri()).copied == 12
     alice.delete("files/1.txt")
     alice.push()

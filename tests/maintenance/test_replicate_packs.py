@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import threading
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 import bayou.objectstore.open as store_open
-from bayou.core.errors import AccessDenied, BayouError
+from bayou.core.errors import AccessDenied
 from bayou.core.ids import ulid
 from bayou.maintenance.replica import transfer
 from bayou.objectstore import Store, keys, open_store
@@ -27,19 +26,9 @@ from bayou.repo import open_repo
 from bayou.sync.report import ReplicateReport
 from bayou_testing.faulty import Crash, Fault, FaultyTransport, Seen, crash, lost_answer
 from tests import api
-from tests.maintenance.replicas import (
-    FILES,
-    Scene,
-    commit,
-    compact,
-    contents_of,
-    damage,
-    entries_of,
-    head_of,
-    listed,
-    payload,
-)
+from tests.maintenance.replicas import FILES, Scene, compact, damage, listed, payload
 from tests.sync.conftest import Clone, Team, Wire
+from tests.sync.indexes import commit_rows, content_of, entries_of, head_of
 
 PACKS = re.escape(f"{keys.PACKS}/")
 LARGE = 300 << 10
@@ -71,7 +60,7 @@ def test_a_thousand_small_files_take_a_few_requests(s3_team: Team, proxy: Any):
     assert len(proxy.log.rows(method="PUT", path=keys.PACKS)) == 1
     assert len(proxy.log.rows(method="GET", path=keys.PACKS)) == 1
     assert proxy.log.count() <= 30
-    assert contents_of(open_store(url, options=s3_team.options)) == again
+    assert content_of(open_store(url, options=s3_team.options)) == again
 
 
 def test_each_pack_of_the_source_is_read_once(scene: Scene, wire: Wire):
@@ -85,7 +74,7 @@ def test_each_pack_of_the_source_is_read_once(scene: Scene, wire: Wire):
     read = wire.sent("get", PACKS)
     assert sorted(read) == sorted(keys.pack(pack) for pack in packs)
     assert len(packs) == 6
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
     assert len(packs_of(scene.store)) == 1
 
 
@@ -113,7 +102,7 @@ def test_small_objects_of_the_source_travel_in_packs_and_large_ones_alone(scene:
     assert there["files/loose"].pack is not None
     assert there["files/large"].pack is None
     assert {entry.pack for path, entry in there.items() if path != "files/large"} == packs_of(scene.store)
-    assert contents_of(scene.store) == loose.files
+    assert content_of(scene.store) == loose.files
 
 
 def test_discovered_objects_go_into_packs_with_their_hashes(scene: Scene):
@@ -141,7 +130,7 @@ def test_with_packs_turned_off_each_file_has_an_object_and_a_pack_is_still_read_
     assert len(wire.sent("get", PACKS)) == 1
     assert wire.sent("put", PACKS) == []
     assert len(payload(scene.store)) == 12
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
 
 
 def test_a_run_with_packs_turned_off_finds_what_a_killed_one_has_copied(scene: Scene, wire: Wire, monkeypatch):
@@ -156,7 +145,7 @@ def test_a_run_with_packs_turned_off_finds_what_a_killed_one_has_copied(scene: S
     assert api.replicate(repo, scene.url).copied == 0
 
     assert wire.sent("get", PACKS) == []
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -177,7 +166,7 @@ def test_a_compaction_of_either_side_copies_nothing(scene: Scene, wire: Wire, si
     assert wire.sent("get", PACKS) == []
     assert wire.sent("put", PACKS) == []
     assert packs_of(scene.store) == before
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
     assert scene.replicate().copied == 0
 
 
@@ -198,7 +187,7 @@ def test_a_real_compaction_and_a_collection_copy_nothing(scene: Scene, wire: Wir
 
     assert (report.copied, report.bytes, report.deleted, report.skipped) == (0, 0, 0, 16)
     assert wire.sent("put", PACKS) == wire.sent("get", PACKS) == []
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
     assert api.verify(scene.replica.clone("bob").repo, deep=True, repair=False).ok
 
 
@@ -213,13 +202,13 @@ def test_what_is_new_is_copied_after_compactions_of_both_sides(scene: Scene):
     report = scene.replicate()
 
     assert (report.copied, report.deleted) == (2, 1)
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
 
 
 def test_a_push_to_a_compacted_replica_is_still_noticed(scene: Scene):
     scene.replicate()
     compact(scene.store)
-    head = head_of(scene.store)
+    head = head_of(scene.store).head
     assert head.replica is not None
     assert head.replica.into == head.root
 
@@ -229,7 +218,7 @@ def test_a_push_to_a_compacted_replica_is_still_noticed(scene: Scene):
     bob.push()
     compact(scene.store)
 
-    head = head_of(scene.store)
+    head = head_of(scene.store).head
     assert head.replica is not None
     assert head.replica.into != head.root  # bob's file is not taken for a copy
 
@@ -246,10 +235,10 @@ def test_a_bad_member_is_named_and_the_rest_is_copied(scene: Scene):
     assert [one.path for one in report.failed] == ["data/t/m/n/1/raw", "files/1.txt"]
     assert all("does not have the bytes" in one.message for one in report.failed)
     # A version arrives whole or not at all.
-    assert contents_of(scene.store).keys() == FILES.keys() - {"files/1.txt"}
+    assert content_of(scene.store).keys() == FILES.keys() - {"files/1.txt"}
     scene.push({"files/1.txt": b"mended", **{path: b"again " + data for path, data in version.items()}})
     assert scene.replicate().failures == 0
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
 
 
 @pytest.mark.parametrize("left", [None, 0, 9])
@@ -265,19 +254,19 @@ def test_a_pack_that_is_gone_or_cut_fails_its_files_and_no_others(scene: Scene, 
     report = scene.replicate()
 
     assert [one.path for one in report.failed] == [f"files/more/{number}" for number in range(5)]
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
 
 
 def test_a_row_that_claims_too_much_is_refused_and_the_rest_is_copied(scene: Scene):
     """An entry of a hostile source: its bytes would lie outside of its pack."""
     entries = entries_of(scene.team.store())
     bad = replace(entries["files/1.txt"], offset=1 << 40)
-    commit(scene.team.store(), {bad.path: bad})
+    commit_rows(scene.team.store(), {bad.path: bad})
 
     report = scene.replicate()
 
     assert [(one.path, one.code) for one in report.failed] == [("files/1.txt", "path_refused")]
-    assert contents_of(scene.store).keys() == FILES.keys() - {"files/1.txt"}
+    assert content_of(scene.store).keys() == FILES.keys() - {"files/1.txt"}
 
 
 @dataclass
@@ -327,8 +316,8 @@ def test_killed_at_any_request_a_plain_retry_completes(scene: Scene, wires: Wire
 
         scene.replicate()
 
-        assert contents_of(scene.store) == files, f"killed {when} request {number}, {request}"
-        assert head_of(scene.store).seq <= 3  # the first head, and one commit or two
+        assert content_of(scene.store) == files, f"killed {when} request {number}, {request}"
+        assert head_of(scene.store).head.seq <= 3  # the first head, and one commit or two
     # A marker that a run left after its commit goes with the next run that copies.
     scene.push({"files/new": b"new"})
     assert scene.replicate().copied == 1
@@ -343,7 +332,7 @@ def test_a_target_that_refuses_a_pack_is_an_error_and_a_retry_completes(scene: S
     assert entries_of(scene.store) == {}
 
     assert scene.replicate().copied == 12
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
 
 
 def test_a_pack_is_never_taken_up_again(scene: Scene, wire: Wire):
@@ -361,22 +350,10 @@ def test_a_pack_is_never_taken_up_again(scene: Scene, wire: Wire):
 
 
 def test_two_that_replicate_at_once_both_end_well(scene: Scene):
-    results: list[ReplicateReport | BayouError] = []
-
-    def run() -> None:
-        try:
-            results.append(api.replicate(open_repo(scene.alice.repo.root), scene.url))
-        except BayouError as error:
-            results.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = scene.replicate_at_once(3)
 
     assert [one.failures for one in results if isinstance(one, ReplicateReport)] == [0, 0, 0], results
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
     assert len(packs_of(scene.store)) == 1
 
 
@@ -419,8 +396,8 @@ def test_a_collection_in_the_middle_costs_one_request_for_each_young_pack(scene:
     assert (len(ran), report.copied, report.failures) == (2, 20, 0)
     assert len(wire.sent("put", PACKS)) == 1
     assert wire.sent("head", PACKS) == wire.sent("put", PACKS)
-    assert head_of(scene.store).gc.count == 1
-    assert contents_of(scene.store) == scene.alice.files
+    assert head_of(scene.store).head.gc.count == 1
+    assert content_of(scene.store) == scene.alice.files
 
 
 def test_a_pack_that_a_collection_may_delete_is_made_again_under_another_name(
@@ -436,7 +413,7 @@ def test_a_pack_that_a_collection_may_delete_is_made_again_under_another_name(
     first, second = wire.sent("put", PACKS)
     assert len(ran) == 2
     assert entries_of(scene.store)["files/new"].key == second != first
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
 
 
 def test_a_pack_that_two_requests_wrote_is_made_again_after_a_collection(scene: Scene, wire: Wire, between: Between):
@@ -453,7 +430,7 @@ def test_a_pack_that_two_requests_wrote_is_made_again_after_a_collection(scene: 
     first, repeated, second = wire.sent("put", PACKS)
     assert first == repeated
     assert entries_of(scene.store)["files/new"].key == second != first
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
 
 
 def test_a_lost_swap_costs_no_second_copy(scene: Scene, wire: Wire, between: Between):
@@ -470,7 +447,7 @@ def test_a_lost_swap_costs_no_second_copy(scene: Scene, wire: Wire, between: Bet
         entries_of(scene.store)["files/new"].key
     ]
     assert wire.sent("head", PACKS) == []
-    assert contents_of(scene.store) == scene.alice.files
+    assert content_of(scene.store) == scene.alice.files
 
 
 def test_packs_that_the_source_compacted_away_in_the_middle_are_read_where_they_are_now(scene: Scene, monkeypatch):
@@ -492,7 +469,7 @@ def test_packs_that_the_source_compacted_away_in_the_middle_are_read_where_they_
 
     assert [made.failures for made in ran] == [12, 0]
     assert (report.copied, report.failures, report.failed) == (12, 0, [])
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
 
 
 def test_a_damaged_source_that_goes_on_changing_is_reported_and_not_tried_for_ever(scene: Scene, between: Between):
@@ -504,7 +481,7 @@ def test_a_damaged_source_that_goes_on_changing_is_reported_and_not_tried_for_ev
 
     assert len(ran) == 1
     assert [one.path for one in report.failed] == ["files/lost"]
-    assert contents_of(scene.store) == FILES
+    assert content_of(scene.store) == FILES
 
 
 def test_files_that_expand_take_memory_one_at_a_time(scene: Scene):

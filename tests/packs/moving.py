@@ -12,21 +12,13 @@ from bayou.core.ids import ulid
 from bayou.core.iterators import batched
 from bayou.index.build import build
 from bayou.index.entry import Entry
-from bayou.index.head import advance, create_head, first_head, read_head, swap_head
+from bayou.index.head import create_head, first_head
 from bayou.index.log import Tally
-from bayou.index.merge import merge
-from bayou.index.node_store import StoreNodes, StoreSink
-from bayou.index.tree import IndexTree, scan
+from bayou.index.node_store import StoreSink
 from bayou.objectstore import Store, keys
 from bayou.packs.archive import PackBuilder
 from bayou.packs.entries import read_entry
-
-
-def entries_of(store: Store) -> dict[str, Entry]:
-    """Return all entries of the store's current index."""
-    seen = read_head(store)
-    assert seen is not None
-    return {entry.path: entry for entry in scan(IndexTree(StoreNodes(store), seen.head.root))}
+from tests.sync.indexes import commit_rows, entries_of
 
 
 def packed(store: Store, files: dict[str, bytes], like: dict[str, Entry]) -> dict[str, Entry]:
@@ -82,22 +74,8 @@ def move(store: Store, paths: Iterable[str] | None = None) -> dict[str, Entry]:
     contents = {path: read_entry(store, entry) for path, entry in chosen.items()}
     moved = packed(store, {path: data for path, data in contents.items() if data is not None}, chosen)
     assert moved.keys() == chosen.keys()
-    commit_rows(store, moved)
+    commit_rows(store, moved, "compact")
     return chosen
-
-
-def commit_rows(store: Store, rows: dict[str, Entry | None] | dict[str, Entry]) -> None:
-    """Commit these rows to the store's index as a compaction."""
-    seen = read_head(store)
-    assert seen is not None
-    commit = ulid()
-    sink = StoreSink(store, commit)
-    root = merge(IndexTree(StoreNodes(store), seen.head.root), dict(rows), sink)
-    sink.flush()
-    head, page = advance(
-        seen.head, commit=commit, at=now(), by="test", root=root, trash=seen.head.trash, tally=Tally(), kind="compact"
-    )
-    swap_head(store, head, seen.match, page)
 
 
 def drop_packs(store: Store, entries: Iterable[Entry]) -> None:

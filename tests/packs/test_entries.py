@@ -22,7 +22,8 @@ from bayou.packs import entries as packs_entries
 from bayou.packs import read as packs_read
 from bayou.packs.entries import EntryReader, UnreadableContent, read_entry
 from bayou_testing.faulty import Fault, FaultyTransport, lost_answer
-from tests.packs.moving import commit_rows, drop_packs, in_packs, move, put_index
+from tests.packs.moving import drop_packs, in_packs, move, put_index
+from tests.sync.indexes import commit_rows
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_p7_a_file_that_was_deleted_or_changed_since_is_not_taken_for_damage(sto
     put_index(store, entries)
     deleted, changed, _ = entries
     new = loose(store, changed, b"other bytes")
-    commit_rows(store, {deleted: None, changed: new})
+    commit_rows(store, {deleted: None, changed: new}, "compact")
     drop_packs(store, entries.values())
 
     found = read_all(store, entries)

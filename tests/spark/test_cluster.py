@@ -23,10 +23,10 @@ from bayou.spark.shared_fs import require_shared
 from bayou.spark.warm import stop
 from bayou.sync.plan import remote_snapshot
 from tests import api
-from tests.maintenance.replicas import contents_of
 from tests.spark.cluster import Cluster, can_be_apart, cluster
 from tests.spark.test_server_ports import GIVEN, Stranger, open_blocks, spark_ports
 from tests.sync.conftest import Clone, Team
+from tests.sync.indexes import content_of
 from tests.trusting import trust
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -121,5 +121,5 @@ def test_jobs_from_store_to_store_run_where_no_directory_is_shared(spark_cluster
     report = api.replicate(alice.repo, url, options=s3_team.options, engine="spark", timeout=500)
 
     assert (report.copied, report.skipped, report.warnings, warnings) == (120, 0, [], [])
-    assert contents_of(open_store(url, options=s3_team.options)) == plain
+    assert content_of(open_store(url, options=s3_team.options)) == plain
     assert all(after > before for before, after in zip(discovered, spark_cluster.tasks(), strict=True))

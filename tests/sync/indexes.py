@@ -13,7 +13,7 @@ from bayou.engine.handle import StoreHandle
 from bayou.engine.select import Engines, Selector
 from bayou.index.entry import Entry
 from bayou.index.head import HeadSeen, advance, read_head, swap_head
-from bayou.index.log import Tally
+from bayou.index.log import Kind, Tally
 from bayou.index.merge import merge
 from bayou.index.node_store import NodeFiles, StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, scan
@@ -25,9 +25,7 @@ from bayou.sync.plan.remote_snapshot import RemoteSnapshot
 
 
 def head_of(store: Store) -> HeadSeen:
-    seen = read_head(store)
-    assert seen is not None
-    return seen
+    return read_head(store)
 
 
 def create_index(store: Store, nodes: NodeFiles, by: str) -> RemoteSnapshot:
@@ -57,13 +55,20 @@ def read_entry(store: Store, entry: Entry) -> bytes:
     return data
 
 
-def commit_rows(store: Store, changes: Mapping[str, Entry | None]) -> None:
-    """Commit rows as they are, asking nobody."""
+def commit_rows(store: Store, changes: Mapping[str, Entry | None], kind: Kind = "push") -> None:
+    """Commit rows as they are, unchecked: a hostile client could."""
     seen, number = head_of(store), ulid()
     sink = StoreSink(store, number)
     root = merge(IndexTree(StoreNodes(store), seen.head.root), changes, sink)
     sink.flush()
     head, page = advance(
-        seen.head, commit=number, at=now(), by="a stranger", root=root, trash=seen.head.trash, tally=Tally()
+        seen.head,
+        commit=number,
+        at=now(),
+        by="a stranger",
+        root=root,
+        trash=seen.head.trash,
+        tally=Tally(),
+        kind=kind,
     )
     swap_head(store, head, seen.match, page)

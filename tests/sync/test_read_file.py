@@ -19,8 +19,9 @@ from bayou.objectstore import keys
 from bayou.repo import init_repo, open_repo
 from bayou.sync.read_file import Location, locate, open_content
 from bayou_testing.faulty import Fault
-from tests.maintenance.replicas import commit, compact, damage, entries_of
+from tests.maintenance.replicas import compact, damage
 from tests.sync.conftest import Clone, Team, Wire
+from tests.sync.indexes import commit_rows, entries_of
 
 FILES = {
     "files/a.txt": b"the content of a\n" * 40,
@@ -129,7 +130,7 @@ def test_a_large_object_that_vanishes_half_read_is_read_anew_from_where_it_is_no
         monkeypatch.setattr(f"bayou.objectstore.multipart.{name}", size)
     stale, old = read_head(store), entries_of(store)[path]
     again = store.put(keys.payload(path, fresh := ulid()), FILES[path])
-    commit(store, {path: replace(old, at=fresh, etag=again.etag, version=again.version)})
+    commit_rows(store, {path: replace(old, at=fresh, etag=again.etag, version=again.version)})
     heads = [stale]
     monkeypatch.setattr("bayou.sync.read_file.read_head", lambda store: heads.pop() if heads else read_head(store))
     ben = team.clone("ben")
@@ -163,7 +164,7 @@ def test_damage_is_an_error_and_no_output(ann: Clone, team: Team):
 
 def test_an_unsafe_row_is_not_followed(ann: Clone, team: Team):
     entry = entries_of(team.store())["files/a.txt"]
-    commit(team.store(), {entry.path: replace(entry, offset=1 << 40)})
+    commit_rows(team.store(), {entry.path: replace(entry, offset=1 << 40)})
 
     with pytest.raises(PathRefused, match="outside its pack"):
         read(team.clone("ben"), "files/a.txt")
