@@ -252,7 +252,7 @@ class Database:
             self._prepare(connection)
         except BaseException as error:
             try:
-                if _is_damage(error):
+                if is_damage(error):
                     self._set_aside()  # before the close, which could write the log into the file and delete the log
             finally:
                 connection.close()
@@ -379,16 +379,14 @@ class Database:
         self.close()
 
     def _state_error(self, error: Exception) -> StateError:
-        text = str(error)
-        if _is_damage(error):
-            with contextlib.suppress(OSError):
-                create_private(self.path.with_name(f"{self.path.name}{_SUSPECT}"))
-            hint = "try again: the next command checks the file, and sets it aside if it is damaged"
-        elif "full" in text or "No space" in text:
-            hint = "free some space on the volume of .bayou"
-        else:
-            hint = "check that this user may write to .bayou, and that its volume is well"
-        return StateError(f"{self.path.name}: {text}", hint=hint)
+        if not is_damage(error):
+            return database_error(self.path, error)
+        with contextlib.suppress(OSError):
+            create_private(self.path.with_name(f"{self.path.name}{_SUSPECT}"))
+        return StateError(
+            f"{self.path.name}: {error}",
+            hint="try again: the next command checks the file, and sets it aside if it is damaged",
+        )
 
 
 class _Malformed(sqlite3.DatabaseError):
@@ -397,7 +395,18 @@ class _Malformed(sqlite3.DatabaseError):
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
-def _is_damage(error: BaseException) -> bool:
+def database_error(file: Path, error: Exception) -> StateError:
+    """Return the error for a database file that is not damaged, and that cannot be read or written all the same."""
+    text = str(error)
+    if "full" in text or "No space" in text:
+        hint = "free some space on the volume of .bayou"
+    else:
+        hint = "check that this user may write to .bayou, and that its volume is well"
+    return StateError(f"{file.name}: {text}", hint=hint)
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether SQLite reports with an error that the file is damaged, or no database."""
     return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 

@@ -25,6 +25,7 @@ from bayou.core import paths
 from bayou.core.errors import StateError
 from bayou.core.file_lock import FileLock
 from bayou.data.catalog.schema import SCHEMA, TABLES, UNSEEN, VERSION, Values, get_meta, path_of, put, set_meta
+from bayou.state.database import database_error, is_damage
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -37,9 +38,6 @@ EXCLUSIVE_TIMEOUT_S = 5.0
 
 _CACHE_KIB = 64 << 10
 """The most. A rebuild fills several indexes at once, and reads the disk for each row if they do not fit."""
-
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
 
 _open_files: weakref.WeakSet[CatalogFile] = weakref.WeakSet()
 _parents_connections: list[sqlite3.Connection] = []
@@ -104,12 +102,12 @@ class CatalogFile:
                 try:
                     return _transaction(self._open(), begin, work)
                 except sqlite3.DatabaseError as error:
-                    if not _is_damage(error):
+                    if not is_damage(error):
                         raise
                 self._replace("was damaged")
                 return _transaction(self._open(), begin, work)
             except (sqlite3.Error, OSError) as error:
-                raise _state_error(self.path, error) from error
+                raise database_error(self.path, error) from error
 
     def _open(self) -> sqlite3.Connection:
         """Return a connection to the file that has the name now; create it if there is none."""
@@ -281,24 +279,11 @@ def _is_intact(path: Path) -> bool:
         return False
 
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGED
-
-
 def _inode(path: Path) -> int:
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:
         return 0
-
-
-def _state_error(path: Path, error: Exception) -> StateError:
-    text = str(error)
-    if "full" in text or "No space" in text:
-        hint = "free some space on the volume of .bayou"
-    else:
-        hint = "check that this user may write to .bayou, and that its volume is well"
-    return StateError(f"{path.name}: {text}", hint=hint)
 
 
 class SalvagedRows(Struct, frozen=True):
