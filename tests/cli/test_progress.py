@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from bayou.cli.output import CommandOutput
-from bayou.cli.progress import Bar, Shown, closing_line, stage_line
+from bayou.cli.progress import Bar, StageProgress, closing_line, stage_line
 from bayou.core.activity import arrived, counted, moved, remark, waiting, watch
 from bayou.core.activity import hidden as hidden_line
 from bayou.core.progress import NoProgress, Progress
@@ -394,7 +394,7 @@ def test_the_line_is_gone_while_a_question_is_asked_and_comes_back(console, scre
 
 def test_a_small_file_before_a_large_one_gives_no_absurd_time_left():
     """Seen: `1 of 2 files, 469 B of 60 MB, 133 B/s, 156 h 59 min left`, and half a minute later it was done."""
-    stage = Shown("pushing", 0.0, all_files=2, all_bytes=60_000_000, files=1, bytes=469, changed=0.2, changes=3)
+    stage = StageProgress("pushing", 0.0, all_files=2, all_bytes=60_000_000, files=1, bytes=469, changed=0.2, changes=3)
 
     assert stage_line(stage, 133.0, 133.0, 3.5, 90) == (
         "pushing ──────────────────── 1 of 2 files, 469 B of 60 MB, 3 s"
@@ -403,7 +403,7 @@ def test_a_small_file_before_a_large_one_gives_no_absurd_time_left():
 
 def test_a_time_left_is_shown_some_seconds_after_the_first_bytes():
     """Seen: `524 KB of 100 MB, 159 KB/s, 13 min left` when an upload had waited three seconds for its first answer."""
-    stage = Shown("pushing", 0.0, all_bytes=100_000_000)
+    stage = StageProgress("pushing", 0.0, all_bytes=100_000_000)
     for now in (3.2, 4.2):
         stage.bytes += 2_000_000
         stage.change(now)

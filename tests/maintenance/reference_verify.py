@@ -25,7 +25,7 @@ from bayou.maintenance.verify_rules import (
     TRASH,
     UNINDEXED,
     WELL,
-    Compared,
+    ComparisonResult,
     PackListing,
     Rules,
     Unsafe,
@@ -40,7 +40,7 @@ from bayou.sync.report import Refusal
 from tests.sync.reference_discovery import list_payload
 
 
-def compare(store: Store, head: Head, *, deep: bool) -> Compared:
+def compare(store: Store, head: Head, *, deep: bool) -> ComparisonResult:
     """Compare an index with its store."""
     # The index first: what is committed while we list has its object before its entry (V11).
     index, trash = (survey(StoreNodes(store), root) for root in (head.root, head.trash))
@@ -90,7 +90,7 @@ def compare(store: Store, head: Head, *, deep: bool) -> Compared:
             found[UNINDEXED].append(entry_of(meta))
     named = {entry.pack for entry in index.rows}
     names = {finding: sorted(entry.path for entry in found[finding]) for finding in (MISSING, CHANGED, UNINDEXED)}
-    return Compared(
+    return ComparisonResult(
         checked=len(entries) + len(packed),
         missing=names[MISSING][:MOST_NAMED],
         changed=names[CHANGED][:MOST_NAMED],

@@ -465,9 +465,9 @@ def test_p1_a_part_that_runs_twice_writes_packs_under_other_names(
 ) -> None:
     """As a task of Spark may. The rows of one run are committed, the packs of the other are leftovers."""
     real = jobs.MoveJob.run
-    runs: list[list[jobs.Moved]] = []
+    runs: list[list[jobs.MoveRow]] = []
 
-    def twice(job: jobs.MoveJob, part: object) -> Iterator[jobs.Moved]:
+    def twice(job: jobs.MoveJob, part: object) -> Iterator[jobs.MoveRow]:
         kernel = pickle.loads(pickle.dumps(job))
         runs.append(list(kernel.run(part)))
         runs.append(list(real(job, part)))  # type: ignore[arg-type]

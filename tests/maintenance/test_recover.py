@@ -11,7 +11,7 @@ from bayou.index.build import ChunkParams, build
 from bayou.index.entry import Entry
 from bayou.index.tree import IndexTree, names
 from bayou.maintenance.pack_witness import NO_PACKS, PackWitness
-from bayou.maintenance.recover import Recovered, Version, Written, recover
+from bayou.maintenance.recover import DatedLeaf, Recovered, Version, recover
 from bayou.objectstore.transport import ObjectMeta
 from tests.index.memory import MemoryNodes
 
@@ -43,12 +43,12 @@ def recovered(
     mine: Iterable[Entry] = (),
     objects: Iterable[ObjectMeta] = (),
     trash: Iterable[str] = (),
-    leaves: Sequence[Written] = (),
+    leaves: Sequence[DatedLeaf] = (),
     packs: PackWitness = NO_PACKS,
 ) -> Recovered:
     known = {row.path: row for row in mine}
 
-    def leaves_since(at: int) -> list[Written]:
+    def leaves_since(at: int) -> list[DatedLeaf]:
         return [one for one in leaves if one.at >= at]
 
     return recover(newest, older, known, list(objects), set(trash), leaves_since, packs)
@@ -139,7 +139,7 @@ def test_a_slow_upload_is_told_by_a_leaf_that_came_later() -> None:
     slow, never = entry("e"), entry("f")
     objects = [*(listed(row, 1) for row in ALL), listed(slow, 3), listed(never, 3)]
 
-    made = recovered([], [version(ALL, 5)], objects=objects, leaves=[Written([slow], 7), Written([never], 4)])
+    made = recovered([], [version(ALL, 5)], objects=objects, leaves=[DatedLeaf([slow], 7), DatedLeaf([never], 4)])
 
     assert rows(made) == [*ALL, slow], "with its hash, which the leaf knows"
 
@@ -220,7 +220,7 @@ def test_what_a_leaf_names_needs_no_proof_and_is_no_testimony_of_a_pack_alone() 
     asked: list[Entry] = []
     one, two = in_pack("a", 1, "P"), in_pack("b", 1, "P")
 
-    made = recovered([], leaves=[Written([one], 2)], mine=[two], packs=witness((1, [one, two]), asked=asked))
+    made = recovered([], leaves=[DatedLeaf([one], 2)], mine=[two], packs=witness((1, [one, two]), asked=asked))
 
     assert (rows(made), made.attested, asked) == ([one, two], set(), [])
 
@@ -271,7 +271,7 @@ def test_files_alone_and_files_in_packs_are_ranked_by_their_pushes() -> None:
 def test_what_a_leaf_names_in_a_pack_that_is_gone_is_told() -> None:
     here, gone = in_pack("a", 1, "P"), in_pack("b", 1, "Q")
 
-    made = recovered([], leaves=[Written([here, gone], 2)], packs=witness((1, [here])))
+    made = recovered([], leaves=[DatedLeaf([here, gone], 2)], packs=witness((1, [here])))
 
     assert (rows(made), made.gone) == ([here], [gone])
 

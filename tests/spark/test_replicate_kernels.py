@@ -16,7 +16,7 @@ from bayou.core.ids import ulid
 from bayou.engine.handle import RemoteHandle
 from bayou.engine.parts import REQUEST
 from bayou.index.entry import Entry
-from bayou.maintenance.replica.pairs import Copied, CopyRules, copy_push
+from bayou.maintenance.replica.pairs import CopiedEntry, CopyRules, copy_push
 from bayou.maintenance.replica.transfer import CopyJob, CopyOutcome, Held, Stores
 from bayou.objectstore import keys, open_store
 from bayou.objectstore.spec import StoreSpec
@@ -81,7 +81,7 @@ def test_a_task_that_runs_twice_writes_two_packs(stores):
     assert packs == {row.pack for row in (*once, *twice)}
     assert len(packs) == 2
     for rows in (once, twice):
-        found = {row.path: row.result.entry for row in rows if isinstance(row.result, Copied)}
+        found = {row.path: row.result.entry for row in rows if isinstance(row.result, CopiedEntry)}
         assert {path: read_one(target, entry) for path, entry in found.items()} == content
         assert {entry.push for entry in found.values()} == {copy_push(e, RULES.store, 0) for e in entries}
     third = copied(stores, entries, replace(PACKED, doubt=True))

@@ -25,7 +25,7 @@ from bayou.index.tree import IndexTree
 from bayou.maintenance.gc_jobs import Sweep, gc_roots
 from bayou.maintenance.verify_compare import CHECKED
 from bayou.maintenance.verify_job import VerifyJob
-from bayou.maintenance.verify_rules import LEARNED, Compared
+from bayou.maintenance.verify_rules import LEARNED, ComparisonResult
 from bayou.objectstore import keys
 from bayou.objectstore.keys import Key
 from bayou.objectstore.multipart import DownloadResult
@@ -190,7 +190,7 @@ def handle(store: Any) -> StoreHandle:
     return StoreHandle(store, lambda: pytest.fail("nothing leaves this process"))
 
 
-def told(found: Compared) -> dict[str, Any]:
+def told(found: ComparisonResult) -> dict[str, Any]:
     """What a comparison found, all of it."""
     repairable = list(found.repairable())
     return {

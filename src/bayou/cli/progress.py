@@ -71,7 +71,7 @@ class Speed:
         return self._sum * math.exp(-(now - self._last) / self._window)
 
 
-class Shown(Struct):
+class StageProgress(Struct):
     """A stage: its name, when it began, its totals (0: unknown), and how much of it is done."""
 
     what: str
@@ -128,7 +128,7 @@ class _Request(Struct, eq=False):
     then as many as have left meanwhile, and at the end none for as long as the buffers empty.
     """
 
-    stage: Shown | None
+    stage: StageProgress | None
     size: int
     arrived: int = 0
     taken: int = 0
@@ -167,7 +167,7 @@ class Bar:
         self._live: Live | None = None
         self._opened = ExitStack()
         self._begun = time.monotonic()
-        self._stage: Shown | None = None
+        self._stage: StageProgress | None = None
         self._speeds = self._new_speeds()
         self._waits: dict[object, tuple[str, float]] = {}
         self._remark: str | None = None
@@ -215,7 +215,7 @@ class Bar:
     def begin(self, what: str, files: int | None, bytes: int | None) -> None:  # noqa: A002
         now = time.monotonic()
         with self._lock:
-            self._stage = Shown(what, now, files or 0, bytes or 0, changed=now)
+            self._stage = StageProgress(what, now, files or 0, bytes or 0, changed=now)
             self._speeds = self._new_speeds()
             self._remark = None
 
@@ -237,7 +237,7 @@ class Bar:
                 for speed in self._speeds:
                     speed.add(files, now)
 
-    def _add(self, stage: Shown, bytes: int, now: float) -> None:  # noqa: A002
+    def _add(self, stage: StageProgress, bytes: int, now: float) -> None:  # noqa: A002
         """Show more bytes of the stage; under the lock."""
         stage.bytes += bytes
         stage.change(now)
@@ -390,7 +390,7 @@ class Bar:
         return Speed(_RATE_WINDOW_S, now), Speed(_LEFT_WINDOW_S, now)
 
 
-def stage_line(stage: Shown, rate: float, steady: float, now: float, width: int, unseen: int = 0) -> str:
+def stage_line(stage: StageProgress, rate: float, steady: float, now: float, width: int, unseen: int = 0) -> str:
     """Return the line of a stage: as much of bar, counts, rate and time as fits into the width.
 
     `rate` is the recent rate, `steady` the slower one that the time left is computed with. `unseen`: the bytes of
@@ -416,7 +416,7 @@ def stage_line(stage: Shown, rate: float, steady: float, now: float, width: int,
     return text
 
 
-def _time(stage: Shown, done: float | None, rate: float, now: float) -> str:
+def _time(stage: StageProgress, done: float | None, rate: float, now: float) -> str:
     """Return the time left if it is known: else, how long the stage has taken, or has been without a change."""
     quiet, seconds = now - stage.changed, now - stage.begun
     moving = now - max(stage.begun, stage.first)
@@ -428,7 +428,7 @@ def _time(stage: Shown, done: float | None, rate: float, now: float) -> str:
     return duration(seconds)
 
 
-def _rate(stage: Shown, rate: float) -> str:
+def _rate(stage: StageProgress, rate: float) -> str:
     if stage.all_bytes:
         return f"{size(round(rate))}/s"
     return f"{count(round(rate), 'file')}/s"

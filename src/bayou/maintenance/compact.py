@@ -36,7 +36,7 @@ from bayou.index.log import Tally
 from bayou.index.merge import merge
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.index.tree import IndexTree, diff, find_many
-from bayou.maintenance.compact_move import Moved, MoveJob, Unmoved
+from bayou.maintenance.compact_move import MoveJob, MoveRow, Unmoved
 from bayou.maintenance.compact_plan import CompactionPlan, Planner
 from bayou.maintenance.gc import GRACE_S, ReadHead, require_head
 from bayou.maintenance.repair import resolve_pending
@@ -133,7 +133,7 @@ class _Moves:
         self._deadline = deadline
         self._report = report
 
-    def commit(self, rows: Sequence[Moved]) -> None:
+    def commit(self, rows: Sequence[MoveRow]) -> None:
         """Commit the new places of these files, where the head still has the rows that were copied (P4).
 
         After a lost response the head itself says what is done: no other commit can have made a row with such a place.
@@ -234,7 +234,7 @@ class _Moves:
 class _Batch(Struct):
     """Rows to commit, and the count of collections under which their packs are known to stay."""
 
-    rows: dict[str, Moved] = field(default_factory=dict)
+    rows: dict[str, MoveRow] = field(default_factory=dict)
     gc: int = 0
 
     def drop(self, packs: set[str]) -> None:

@@ -24,7 +24,7 @@ from bayou.index.entry import Entry
 from bayou.index.node import Ref
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import leaves
-from bayou.maintenance.compact_plan import Moving, is_small_object
+from bayou.maintenance.compact_plan import MoveScope, is_small_object
 from bayou.objectstore.store import Store
 from bayou.packs.entries import read_entry
 from bayou.packs.read import PackRange, plan_ranges, read_range, threads_for
@@ -46,7 +46,7 @@ COMMIT_ROWS = 25_000
 """Rows of one commit: so many that the commit costs little in comparison, and few enough for memory."""
 
 
-class Moved(NamedTuple):
+class MoveRow(NamedTuple):
     """A row of `MoveJob`: an index row as it was read, and where its bytes lie now (`new_…`), or why they do not.
 
     `repeated`: more than one request has written the new pack (P6).
@@ -73,13 +73,13 @@ class Moved(NamedTuple):
     message: str = ""
 
     @classmethod
-    def of(cls, old: Entry, pack: str, offset: int, stored: int, method: int, *, repeated: bool) -> Moved:
+    def of(cls, old: Entry, pack: str, offset: int, stored: int, method: int, *, repeated: bool) -> MoveRow:
         return cls(*_fields(old))._replace(
             new_pack=pack, new_offset=offset, new_stored=stored, new_method=method, repeated=repeated
         )
 
     @classmethod
-    def failed(cls, old: Entry, failure: Failure) -> Moved:
+    def failed(cls, old: Entry, failure: Failure) -> MoveRow:
         return cls(*_fields(old))._replace(code=failure.code, message=failure.message)
 
     @property
@@ -113,7 +113,7 @@ def _fields(entry: Entry) -> tuple[Any, ...]:
 class Unmoved(Struct, frozen=True):
     """The first rows that could not be copied, and how many more there are."""
 
-    rows: Sequence[Moved]
+    rows: Sequence[MoveRow]
     more: int
 
 
@@ -123,14 +123,14 @@ class MoveJob:
     An `engine.job.Job`; its result is the rows that could not be copied, for the driver to judge.
     """
 
-    row = Moved
+    row = MoveRow
 
-    def __init__(self, store: StoreHandle, moving: Moving, commit: Callable[[Sequence[Moved]], None]) -> None:
+    def __init__(self, store: StoreHandle, moving: MoveScope, commit: Callable[[Sequence[MoveRow]], None]) -> None:
         self._store = store
         self._moving = moving
         self._commit = commit
 
-    def __reduce__(self) -> tuple[Any, tuple[StoreHandle, Moving]]:
+    def __reduce__(self) -> tuple[Any, tuple[StoreHandle, MoveScope]]:
         return _MoveKernel, (self._store, replace(self._moving, leaves=()))  # the parts have the leaves
 
     @property
@@ -144,13 +144,13 @@ class MoveJob:
     def parts(self, wanted: int) -> Sequence[Sequence[Ref]]:
         return groups(self._moving.leaves, min(wanted, max(1, self._moving.size // PART_BYTES)))
 
-    def run(self, part: Sequence[Ref]) -> Iterator[Moved]:
+    def run(self, part: Sequence[Ref]) -> Iterator[MoveRow]:
         return _MoveKernel(self._store, self._moving).run(part)
 
-    def fold(self, rows: Iterable[Moved]) -> Unmoved:
-        failed: list[Moved] = []
+    def fold(self, rows: Iterable[MoveRow]) -> Unmoved:
+        failed: list[MoveRow] = []
         more = 0
-        batch: list[Moved] = []
+        batch: list[MoveRow] = []
         for row in rows:
             if row.code is None:
                 batch.append(row)
@@ -169,20 +169,20 @@ class MoveJob:
 class _MoveKernel:
     """The part of the job that a worker gets."""
 
-    row = Moved
+    row = MoveRow
 
-    def __init__(self, store: StoreHandle, moving: Moving) -> None:
+    def __init__(self, store: StoreHandle, moving: MoveScope) -> None:
         self._store = store
         self._moving = moving
 
-    def run(self, part: Sequence[Ref]) -> Iterator[Moved]:
+    def run(self, part: Sequence[Ref]) -> Iterator[MoveRow]:
         store = self._store.open()
         waiting: dict[str, Entry] = {}
         with closing(PackWriter(store, self._moving.pack_size)) as writer:
             for window in _windows(self._wanted(store, part)):
                 for entry, content in _contents(store, window):
                     if isinstance(content, Failure):
-                        yield Moved.failed(entry, content)  # it stays where it is
+                        yield MoveRow.failed(entry, content)  # it stays where it is
                         continue
                     assert entry.push is not None
                     assert entry.sha256 is not None
@@ -244,7 +244,7 @@ def _read(store: Store, item: PackRange | Entry) -> list[tuple[str, bytes] | Fai
     return [(entry.path, data) if data is not None else bad_content(entry) for entry, data in read]
 
 
-def _rows(sent: SentPack, waiting: dict[str, Entry]) -> Iterator[Moved]:
+def _rows(sent: SentPack, waiting: dict[str, Entry]) -> Iterator[MoveRow]:
     """Yield the rows of a pack that has arrived; an error of its upload ends the job."""
     if sent.error is not None:
         raise sent.error
@@ -252,4 +252,4 @@ def _rows(sent: SentPack, waiting: dict[str, Entry]) -> Iterator[Moved]:
     for member in sent.pack.members:
         old = waiting.pop(member.path)
         place = (sent.pack.name, member.offset, member.stored, member.method)
-        yield Moved.of(old, *place, repeated=sent.stored.repeated)
+        yield MoveRow.of(old, *place, repeated=sent.stored.repeated)

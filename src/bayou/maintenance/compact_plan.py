@@ -43,7 +43,7 @@ _CHECKED_AT_ONCE = 1000
 """Packs whose files are counted before the next ones are looked at."""
 
 
-class Moving(Struct, frozen=True):
+class MoveScope(Struct, frozen=True):
     """What to move: the files in these packs, and the objects of less than `pack_below` bytes; how many, and bytes."""
 
     leaves: Sequence[Ref]
@@ -62,7 +62,7 @@ class CompactionPlan(Struct, frozen=True):
     chosen: Mapping[str, int]
     objects: int
     freed: int
-    moving: Moving | None
+    moving: MoveScope | None
 
     @property
     def packs_after(self) -> int:
@@ -127,7 +127,7 @@ class Planner:
         loose = sum(found.size for found in survey.objects.values()) if objects else 0
         numbers = survey.leaves_with(chosen) if chosen else set()
         numbers.update(survey.objects if objects else ())
-        moving = Moving(
+        moving = MoveScope(
             leaves=[survey.leaves[number] for number in sorted(numbers)],
             packs=frozenset(chosen),
             pack_below=self._config.pack_below if objects else 0,
@@ -194,7 +194,7 @@ class PackSurvey:
         """The small objects, by the number of the leaf."""
         self._spool = SortedSpool(3)
 
-    def add(self, rows: Iterable[Surveyed]) -> None:
+    def add(self, rows: Iterable[SurveyRow]) -> None:
         self._spool.add(self._members(rows))
 
     def members(self, packs: Container[str] | None = None) -> Iterator[NamedMember]:
@@ -210,7 +210,7 @@ class PackSurvey:
     def close(self) -> None:
         self._spool.close()
 
-    def _members(self, rows: Iterable[Surveyed]) -> Iterator[tuple[Any, ...]]:
+    def _members(self, rows: Iterable[SurveyRow]) -> Iterator[tuple[Any, ...]]:
         for row in rows:
             if row.pack is None:
                 self.objects[row.leaf] = Objects(row.offset, row.stored)
@@ -218,7 +218,7 @@ class PackSurvey:
                 yield row.pack, row.offset, not row.live, row.stored, row.name, row.leaf
 
 
-class Surveyed(NamedTuple):
+class SurveyRow(NamedTuple):
     """A row of `SurveyJob`: a file in a pack that a leaf names.
 
     Without a pack, the small objects that the leaf names: `offset` is their number, and `stored` their bytes.
@@ -253,7 +253,7 @@ class SurveyScope(Struct, frozen=True):
 class SurveyJob:
     """Reads leaves, and adds to a survey what they name. An `engine.job.Job`."""
 
-    row = Surveyed
+    row = SurveyRow
 
     def __init__(self, store: StoreHandle, leaves: Sequence[Ref], scope: SurveyScope, survey: PackSurvey) -> None:
         self._store = store
@@ -281,23 +281,23 @@ class SurveyJob:
             first += len(some)
         return parts
 
-    def run(self, part: NumberedLeaves) -> Iterator[Surveyed]:
+    def run(self, part: NumberedLeaves) -> Iterator[SurveyRow]:
         return _SurveyKernel(self._store, self._scope).run(part)
 
-    def fold(self, rows: Iterable[Surveyed]) -> None:
+    def fold(self, rows: Iterable[SurveyRow]) -> None:
         self._survey.add(rows)
 
 
 class _SurveyKernel:
     """The part of the job that a worker gets."""
 
-    row = Surveyed
+    row = SurveyRow
 
     def __init__(self, store: StoreHandle, scope: SurveyScope) -> None:
         self._store = store
         self._scope = scope
 
-    def run(self, part: NumberedLeaves) -> Iterator[Surveyed]:
+    def run(self, part: NumberedLeaves) -> Iterator[SurveyRow]:
         source = StoreNodes(self._store.open())
         for number, node in enumerate(source.map(partial(try_load, source, 0), part.refs), part.first):
             if isinstance(node, Leaf):
@@ -305,17 +305,17 @@ class _SurveyKernel:
             elif self._scope.earlier is None and isinstance(node, Exception):
                 raise node
 
-    def _rows(self, number: int, leaf: Leaf) -> Iterator[Surveyed]:
+    def _rows(self, number: int, leaf: Leaf) -> Iterator[SurveyRow]:
         earlier = self._scope.earlier
         if earlier is None:
             objects = [entry.size for entry in leaf.rows if is_small_object(entry, self._scope.pack_below)]
             if objects:
-                yield Surveyed(number, None, len(objects), sum(objects))
+                yield SurveyRow(number, None, len(objects), sum(objects))
         for entry in leaf.rows:
             if earlier is None or entry.pack in earlier:
                 member = named_member(entry)
                 if member is not None:
-                    yield Surveyed(number, member.pack, member.offset, member.stored, member.name, earlier is None)
+                    yield SurveyRow(number, member.pack, member.offset, member.stored, member.name, earlier is None)
 
 
 def is_small_object(entry: Entry, pack_below: int) -> bool:

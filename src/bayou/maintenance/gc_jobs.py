@@ -219,7 +219,7 @@ class Sweep:
         return meta if is_garbage(meta, self._before, retained=retained) else None
 
 
-class Listed(NamedTuple):
+class ListRow(NamedTuple):
     """A row of `ListJob`: an object that Bayou wrote, a directory that is another store, or a part's newest time."""
 
     key: str
@@ -236,7 +236,7 @@ class ListJob:
     Objects that Bayou did not write are never garbage (V5), so the workers send no rows for them.
     """
 
-    row = Listed
+    row = ListRow
 
     def __init__(self, store: StoreHandle, entries: int, spool: SortedSpool) -> None:
         self._store = store
@@ -260,10 +260,10 @@ class ListJob:
         whole = any(part.directory is None and part.deep for part in found)
         return groups(found if whole else [*found, StorePart(keys.INTERNAL)], wanted)
 
-    def run(self, part: Sequence[StorePart]) -> Iterator[Listed]:
+    def run(self, part: Sequence[StorePart]) -> Iterator[ListRow]:
         return _ListKernel(self._store).run(part)
 
-    def fold(self, rows: Iterable[Listed]) -> tuple[frozenset[str], int]:
+    def fold(self, rows: Iterable[ListRow]) -> tuple[frozenset[str], int]:
         other_stores: set[str] = set()
         newest = 0
         for row in rows:
@@ -280,12 +280,12 @@ class ListJob:
 class _ListKernel:
     """The part of the job that a worker gets."""
 
-    row = Listed
+    row = ListRow
 
     def __init__(self, store: StoreHandle) -> None:
         self._store = store
 
-    def run(self, part: Sequence[StorePart]) -> Iterator[Listed]:
+    def run(self, part: Sequence[StorePart]) -> Iterator[ListRow]:
         other_stores: set[str] = set()
         newest = 0
         for page in (page for directory in part for page in objects(self._store.open(), directory)):
@@ -295,10 +295,10 @@ class _ListKernel:
                 outside = nested_store(meta.key)
                 if outside is not None and outside not in other_stores:
                     other_stores.add(outside)
-                    yield Listed(outside, kind=_OTHER)
+                    yield ListRow(outside, kind=_OTHER)
                 if is_ours(meta.key):
-                    yield Listed(meta.key, meta.size, meta.etag, meta.version, meta.modified)
-        yield Listed("", modified=newest, kind=_NEWEST)
+                    yield ListRow(meta.key, meta.size, meta.etag, meta.version, meta.modified)
+        yield ListRow("", modified=newest, kind=_NEWEST)
 
 
 class NamedObject(NamedTuple):

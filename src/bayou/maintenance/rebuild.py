@@ -31,7 +31,7 @@ from bayou.index.node import Pointer, Root, digest_of
 from bayou.index.node_store import StoreNodes, StoreSink
 from bayou.maintenance.damaged_index import DamagedIndex, read_damaged, read_log_pages
 from bayou.maintenance.pack_witness import PackWitness, pack_witness
-from bayou.maintenance.recover import Recovered, Version, Written, recover
+from bayou.maintenance.recover import DatedLeaf, Recovered, Version, recover
 from bayou.maintenance.relocate import Relocation, local_files_of
 from bayou.objectstore import keys
 from bayou.objectstore.probe import probe
@@ -115,10 +115,10 @@ def _recover(
     older.sort(key=lambda pair: pair[0], reverse=True)
     trash: set[str] = {row.key for row in trash_rows}
 
-    def leaves_since(at: int) -> Iterator[Written]:
+    def leaves_since(at: int) -> Iterator[DatedLeaf]:
         for name, modified in written.items():
             if modified >= at:
-                yield Written(survey(nodes, Pointer(0, name)).rows, modified)
+                yield DatedLeaf(survey(nodes, Pointer(0, name)).rows, modified)
 
     versions = [version for _, version in older[:_HISTORY]]
     return recover(newest, versions, mine, listing.objects, trash, leaves_since, packs)

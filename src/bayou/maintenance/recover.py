@@ -36,7 +36,7 @@ class Version(Struct, frozen=True):
     at: int = 0
 
 
-class Written(Struct, frozen=True):
+class DatedLeaf(Struct, frozen=True):
     """The rows of a leaf, and when the store got it, in ms."""
 
     rows: Sequence[Entry]
@@ -96,7 +96,7 @@ def recover(
     mine: Mapping[str, Entry],
     objects: Sequence[ObjectMeta],
     trash: set[str],
-    leaves_since: Callable[[int], Iterable[Written]],
+    leaves_since: Callable[[int], Iterable[DatedLeaf]],
     packs: PackWitness = NO_PACKS,
 ) -> Recovered:
     """Recover the entries of an index.

@@ -35,8 +35,8 @@ from bayou.maintenance.replica import transfer
 from bayou.maintenance.replica.pairs import CopyRules
 from bayou.maintenance.replica.plan import Counts, ReplicaPlan, plan
 from bayou.maintenance.replica.target import (
-    Overtaken,
     Target,
+    TargetChanged,
     begin,
     check_others,
     doubtful,
@@ -45,7 +45,7 @@ from bayou.maintenance.replica.target import (
     same,
     unmark,
 )
-from bayou.maintenance.replica.transfer import EarlierCopies, Made, Stores, needs_of, swap, tally_of
+from bayou.maintenance.replica.transfer import CopyResult, EarlierCopies, Stores, needs_of, swap, tally_of
 from bayou.objectstore.retry import SWAP_BACKOFF
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
@@ -174,7 +174,7 @@ def _attempt(job: _Job, *, again: bool) -> bool:
         return True
     try:
         ready = begin(target, job.by)
-    except Overtaken:
+    except TargetChanged:
         return False
     sink = StoreSink(job.target, ulid())
     rules = _rules(job, ready, doubt=target.seen is not None and (again or doubtful(ready)))
@@ -192,14 +192,14 @@ def _attempt(job: _Job, *, again: bool) -> bool:
     return True
 
 
-def _copy(job: _Job, target: Target, found: ReplicaPlan, rules: CopyRules, sink: StoreSink) -> Made:
+def _copy(job: _Job, target: Target, found: ReplicaPlan, rules: CopyRules, sink: StoreSink) -> CopyResult:
     """Copy the files that a plan names, and build the target's next tree, under the commit of `sink`."""
     if not found.counts.copies:
         return transfer.replicate(job.engines.local(), job.stores, target, found, rules, sink)
     # An executor that failed may have copied some objects already, so the next one checks before it copies.
     attempts = chain([rules], repeat(replace(rules, doubt=True)))
 
-    def copy_with(executor: Executor) -> Made:
+    def copy_with(executor: Executor) -> CopyResult:
         mark(target, job.by)
         return transfer.replicate(executor, job.stores, target, found, next(attempts), sink, job.earlier)
 
@@ -214,7 +214,7 @@ def _copy(job: _Job, target: Target, found: ReplicaPlan, rules: CopyRules, sink:
     )
 
 
-def _has_moved(job: _Job, made: Made) -> bool:
+def _has_moved(job: _Job, made: CopyResult) -> bool:
     """Return whether the source has moved or changed a file since, which could not be read; then take its new head.
 
     If the source's index still says the same, the file is damaged or missing, and is reported (P7).

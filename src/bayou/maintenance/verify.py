@@ -36,7 +36,7 @@ from bayou.maintenance.damaged_index import read_log_pages
 from bayou.maintenance.rebuild import rebuild
 from bayou.maintenance.repair import drop_rows, repair_entries, resolve_pending
 from bayou.maintenance.verify_job import IndexCheckJob, VerifyJob
-from bayou.maintenance.verify_rules import MOST_NAMED, Compared
+from bayou.maintenance.verify_rules import MOST_NAMED, ComparisonResult
 from bayou.repo import Repo
 from bayou.state import base
 from bayou.sync.commit import commit
@@ -48,7 +48,7 @@ from bayou.sync.plan.discovery_job import discover
 from bayou.sync.report import SyncOptions, VerifyReport
 from bayou.sync.run import run
 
-Compare = Callable[[Head], AbstractContextManager[Compared]]
+Compare = Callable[[Head], AbstractContextManager[ComparisonResult]]
 """Compares the index of a head with the store; the result can be repaired while the context is open."""
 
 
@@ -102,12 +102,12 @@ class _RepairCount(Struct):
     entries: int = 0
 
 
-def _verify(context: SyncContext, seen: HeadSeen, repaired: _RepairCount | None, *, deep: bool) -> Compared:
+def _verify(context: SyncContext, seen: HeadSeen, repaired: _RepairCount | None, *, deep: bool) -> ComparisonResult:
     """Compare; with `repaired`, also repair, and compare again if that changed anything."""
     store, root = context.handle, seen.head.root
     heads = [seen]
 
-    def work(executor: Executor) -> Compared:
+    def work(executor: Executor) -> ComparisonResult:
         # A second executor reads the head again: the first may have repaired something.
         now = heads.pop() if heads else _read_head(context)
         return _compare_and_repair(context, now, partial(_comparison, executor, store, deep=deep), repaired)
@@ -124,7 +124,7 @@ def _verify(context: SyncContext, seen: HeadSeen, repaired: _RepairCount | None,
 
 def _compare_and_repair(
     context: SyncContext, seen: HeadSeen, compare: Compare, repaired: _RepairCount | None
-) -> Compared:
+) -> ComparisonResult:
     if repaired is None:
         with compare(seen.head) as found:
             return found
@@ -148,7 +148,7 @@ def _compare_and_repair(
 
 
 @contextmanager
-def _comparison(executor: Executor, store: StoreHandle, head: Head, *, deep: bool) -> Iterator[Compared]:
+def _comparison(executor: Executor, store: StoreHandle, head: Head, *, deep: bool) -> Iterator[ComparisonResult]:
     found = executor.run(VerifyJob(store, head, deep=deep))
     try:
         yield found

@@ -66,7 +66,7 @@ from bayou.maintenance.verify_rules import (
     TRASH,
     UNINDEXED,
     WINDOW,
-    Compared,
+    ComparisonResult,
     PackListing,
     Unsafe,
     repair_batches,
@@ -118,7 +118,7 @@ class VerifyJob:
     def run(self, part: Sequence[Section]) -> Iterator[Finding]:
         return _VerifyKernel(self._store, self._packs, self._deep).run(part)
 
-    def fold(self, rows: Iterable[Finding]) -> Compared:
+    def fold(self, rows: Iterable[Finding]) -> ComparisonResult:
         folded = _Fold()
         try:
             for row in rows:
@@ -251,7 +251,9 @@ class _Fold:
             trash, nameless = finding == UNSAFE_TRASH, finding == NAMELESS
             self._unsafe.append(Unsafe(path, reason, trash=trash, nameless=nameless))
 
-    def result(self, damaged: list[str], packs: Set[str], moved: Callable[[Iterable[Entry]], set[str]]) -> Compared:
+    def result(
+        self, damaged: list[str], packs: Set[str], moved: Callable[[Iterable[Entry]], set[str]]
+    ) -> ComparisonResult:
         """Return the result; it reads the findings for a repair from the file, until it is closed.
 
         `packs` are those that are leftovers unless an entry names them. `moved` returns which of the paths of lost
@@ -270,7 +272,7 @@ class _Fold:
                 if len(names[finding]) < MOST_NAMED:
                     names[finding].append(entry.path)
         unsafe = [row for row in self._unsafe if row.trash or row.path not in self._moved]
-        return Compared(
+        return ComparisonResult(
             checked=self._counts[CHECKED],
             missing=names[MISSING],
             changed=names[CHANGED],

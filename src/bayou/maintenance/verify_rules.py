@@ -161,7 +161,7 @@ def is_nameless(entry: Entry) -> bool:
     return paths.refusal(entry.path) is not None or not (entry.push is None or keys.is_push_id(entry.push))
 
 
-class Compared(Struct):
+class ComparisonResult(Struct):
     """The result of a comparison. Lists are sorted and hold the first names; `totals` has the full numbers."""
 
     checked: int = 0

@@ -25,7 +25,7 @@ from bayou.maintenance.replica.objects import (
     send,
     unreadable,
 )
-from bayou.maintenance.replica.pairs import Copied, CopyRules
+from bayou.maintenance.replica.pairs import CopiedEntry, CopyRules
 from bayou.objectstore.multipart import THRESHOLD
 from bayou.objectstore.store import Store
 from bayou.packs.read import IN_FLIGHT_BYTES, PackRange, extract_all, load_range, plan_ranges, threads_for
@@ -39,7 +39,7 @@ Together that takes some 200 MB of memory at most."""
 
 _LEAST_THREADS = 4
 
-Result: TypeAlias = tuple[Entry, Copied | Failure]
+Result: TypeAlias = tuple[Entry, CopiedEntry | Failure]
 """An entry of the source, and what became of it."""
 
 Content: TypeAlias = tuple[Entry, bytes | Failure]
@@ -97,7 +97,7 @@ def _copies(sent: SentPack, waiting: dict[str, Entry]) -> Iterator[Result]:
             member.path, member.push, member.size, member.sha256, None, None, member.modified,
             None, name, member.offset, member.stored, member.method,
         )  # fmt: skip
-        yield waiting.pop(member.path), Copied(there, sent=True, repeated=repeated)
+        yield waiting.pop(member.path), CopiedEntry(there, sent=True, repeated=repeated)
 
 
 def _copy_from_packs(source: Store, target: Store, entries: Sequence[Entry], rules: CopyRules) -> Iterator[Result]:

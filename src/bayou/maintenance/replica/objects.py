@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bayou.core import activity
 from bayou.core.errors import BadAnswer, BayouError, ContentChanged, NotFound, PreconditionFailed, Rejected, StoreError
 from bayou.index.entry import Entry
-from bayou.maintenance.replica.pairs import Copied, CopyRules
+from bayou.maintenance.replica.pairs import CopiedEntry, CopyRules
 from bayou.objectstore.multipart import THRESHOLD, NullSink
 from bayou.objectstore.store import Store
 from bayou.sync.report import Failure
@@ -31,7 +31,7 @@ class UnreadableSource(BayouError):
     code = "unreadable"
 
 
-def copy_object(source: Store, target: Store, entry: Entry, rules: CopyRules) -> Copied | Failure:
+def copy_object(source: Store, target: Store, entry: Entry, rules: CopyRules) -> CopiedEntry | Failure:
     """Copy the object of an entry of the source to an object of the target, and return the target's entry.
 
     A fault of this object is returned as a `Failure`; a fault of a store is raised. A task may run this twice.
@@ -47,7 +47,7 @@ def copy_object(source: Store, target: Store, entry: Entry, rules: CopyRules) ->
         return Failure(entry.path, error.code, error.message)
 
 
-def find_copy(target: Store, entry: Entry, rules: CopyRules) -> Copied | None:
+def find_copy(target: Store, entry: Entry, rules: CopyRules) -> CopiedEntry | None:
     """Return the copy that an earlier run may have made, or None; its key identifies its content."""
     if not rules.doubt or entry.sha256 is None:
         return None
@@ -56,7 +56,11 @@ def find_copy(target: Store, entry: Entry, rules: CopyRules) -> Copied | None:
         meta = target.head(there.key)
     except NotFound:
         return None
-    return Copied(replace(there, etag=meta.etag, version=meta.version), sent=False) if meta.size == there.size else None
+    return (
+        CopiedEntry(replace(there, etag=meta.etag, version=meta.version), sent=False)
+        if meta.size == there.size
+        else None
+    )
 
 
 def read_object(source: Store, entry: Entry) -> tuple[bytes, bytes]:
@@ -69,14 +73,14 @@ def read_object(source: Store, entry: Entry) -> tuple[bytes, bytes]:
     return received.getvalue(), digest
 
 
-def send(target: Store, entry: Entry, data: bytes, sha256: bytes, rules: CopyRules) -> Copied:
+def send(target: Store, entry: Entry, data: bytes, sha256: bytes, rules: CopyRules) -> CopiedEntry:
     """Write the bytes of an entry, which have that hash, to an object of the target."""
     there = _entry_of_copy(entry, sha256, rules)
     stored = target.put(there.key, data)
-    return Copied(replace(there, etag=stored.etag, version=stored.version), sent=True)
+    return CopiedEntry(replace(there, etag=stored.etag, version=stored.version), sent=True)
 
 
-def _copy_large(source: Store, target: Store, entry: Entry, rules: CopyRules) -> Copied:
+def _copy_large(source: Store, target: Store, entry: Entry, rules: CopyRules) -> CopiedEntry:
     digest = entry.sha256
     if digest is None:  # an upload needs the hash before its first byte, so the object is read once more for it
         with _reading(entry):
@@ -88,7 +92,7 @@ def _copy_large(source: Store, target: Store, entry: Entry, rules: CopyRules) ->
         )
     except ContentChanged:
         raise other_bytes(entry) from None
-    return Copied(replace(there, etag=stored.etag, version=stored.version), sent=True)
+    return CopiedEntry(replace(there, etag=stored.etag, version=stored.version), sent=True)
 
 
 def _entry_of_copy(entry: Entry, sha256: bytes, rules: CopyRules) -> Entry:

@@ -110,7 +110,7 @@ class CopyRules(Struct, frozen=True):
         return source.size < self.pack_below
 
 
-class Copied(Struct, frozen=True):
+class CopiedEntry(Struct, frozen=True):
     """An entry for the target, whose bytes are in the target. `sent`: this run copied it.
 
     `repeated`: more than one request has written the pack, so a collection may yet delete it (P6, K13).

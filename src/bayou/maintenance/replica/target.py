@@ -101,7 +101,7 @@ def read_target(handle: StoreHandle, source: Head, source_store: Store) -> Targe
 def begin(target: Target, by: str) -> Target:
     """Create the head of a target that has none, before anything is uploaded; it names the source.
 
-    Raises `Overtaken` if another process has created a head meanwhile.
+    Raises `TargetChanged` if another process has created a head meanwhile.
     """
     if target.seen is not None:
         return target
@@ -112,11 +112,11 @@ def begin(target: Target, by: str) -> Target:
     try:
         stored = create_head(store, head)
     except AlreadyExists:
-        raise Overtaken from None
+        raise TargetChanged from None
     return replace(target, seen=HeadSeen(head, stored.etag, stored.version))
 
 
-class Overtaken(Exception):
+class TargetChanged(Exception):
     """Another process has changed the target meanwhile: read it again."""
 
 

@@ -30,7 +30,7 @@ from bayou.index.node import Root
 from bayou.index.node_store import StagingSink, StoreNodes
 from bayou.index.tree import IndexTree, diff, find_many
 from bayou.maintenance.replica.copy import copy_all
-from bayou.maintenance.replica.pairs import Copied, CopyRules, Pair, is_copy
+from bayou.maintenance.replica.pairs import CopiedEntry, CopyRules, Pair, is_copy
 from bayou.maintenance.replica.plan import Counts, ReplicaPlan, windows
 from bayou.maintenance.replica.target import Target
 from bayou.objectstore import keys
@@ -48,7 +48,7 @@ LEAST_COST = 50 * REQUEST
 """The least cost of a part: a part copies about as many objects at once, so a smaller part would not be faster."""
 
 
-class Made(Struct):
+class CopyResult(Struct):
     """The result of the copying: the target's new root, which no head names yet, and what was sent for it."""
 
     root: Root | None
@@ -63,7 +63,7 @@ class Made(Struct):
 
 
 class CopyOutcome(NamedTuple):
-    """A row of the job: the target's entry and the rest of a `Copied`, or the `code` of a failure."""
+    """A row of the job: the target's entry and the rest of a `CopiedEntry`, or the `code` of a failure."""
 
     path: str
     push: str | None = None
@@ -83,20 +83,20 @@ class CopyOutcome(NamedTuple):
     message: str = ""
 
     @classmethod
-    def of(cls, path: str, result: Copied | Failure) -> CopyOutcome:
+    def of(cls, path: str, result: CopiedEntry | Failure) -> CopyOutcome:
         if isinstance(result, Failure):
             return cls(path, code=result.code, message=result.message)
         return cls(**asdict(result.entry), sent=result.sent, repeated=result.repeated)
 
     @property
-    def result(self) -> Copied | Failure:
+    def result(self) -> CopiedEntry | Failure:
         if self.code is not None:
             return Failure(self.path, self.code, self.message)
         entry = Entry(
             self.path, self.push, self.size, self.sha256, self.etag, self.version, self.modified,
             self.at, self.pack, self.offset, self.stored, self.method,
         )  # fmt: skip
-        return Copied(entry, self.sent, self.repeated)
+        return CopiedEntry(entry, self.sent, self.repeated)
 
 
 class CopyJob:
@@ -137,7 +137,7 @@ class CopyJob:
     def run(self, part: Sequence[Entry]) -> Iterator[CopyOutcome]:
         source, target = self._stores.source.open(), self._stores.target.open()
         for entry, result in copy_all(source, target, part, self._rules):
-            if entry.size <= THRESHOLD or not isinstance(result, Copied) or not result.sent:
+            if entry.size <= THRESHOLD or not isinstance(result, CopiedEntry) or not result.sent:
                 activity.moved(entry.size)  # a large object counts its parts
             yield CopyOutcome.of(entry.path, result)
 
@@ -182,7 +182,7 @@ class EarlierCopies:
     by more than one request (P6). Objects of their own are found by their keys (`CopyRules.doubt`).
     """
 
-    def __init__(self, target: Target, made: Made) -> None:
+    def __init__(self, target: Target, made: CopyResult) -> None:
         assert target.seen is not None
         self._store = target.store
         self._tree = IndexTree(StoreNodes(target.store), made.root)
@@ -221,9 +221,9 @@ def replicate(
     rules: CopyRules,
     sink: StagingSink,
     earlier: EarlierCopies | None = None,
-) -> Made:
+) -> CopyResult:
     """Copy the files of a plan, window by window, and build the target's next tree in `sink`."""
-    made = Made(target.root, repeated=set() if earlier is None else earlier.repeated)
+    made = CopyResult(target.root, repeated=set() if earlier is None else earlier.repeated)
     nodes = StoreNodes(target.store)
     for window in windows(plan.pairs()):
         changes = _copy(executor, stores, target, window, rules, earlier, made)
@@ -239,7 +239,7 @@ def _copy(
     window: Sequence[Pair],
     rules: CopyRules,
     earlier: EarlierCopies | None,
-    made: Made,
+    made: CopyResult,
 ) -> Mapping[str, Entry | None]:
     """Copy the files of a window, add the counts to `made`, and return the changes to the target's index."""
     assert target.seen is not None
@@ -287,7 +287,7 @@ class Held(Struct, frozen=True):
         return path in self.paths or (bool(self.units) and version_dir(path) in self.units)
 
 
-def tally_of(target: Target, made: Made, counts: Counts) -> Tally:
+def tally_of(target: Target, made: CopyResult, counts: Counts) -> Tally:
     """Return the log's tally of the new tree: that of the plan, or after failures that of a diff of the trees."""
     if not made.failures:
         return counts.tally
@@ -301,7 +301,9 @@ def tally_of(target: Target, made: Made, counts: Counts) -> Tally:
     return Tally(added, changed, deleted, size)
 
 
-def swap(target: Target, source: Head, number: str, made: Made, tally: Tally, by: str, kind: Kind = "push") -> bool:
+def swap(
+    target: Target, source: Head, number: str, made: CopyResult, tally: Tally, by: str, kind: Kind = "push"
+) -> bool:
     """Publish the new tree, of the commit `number`, if the target's head is still the one that was read.
 
     Returns False if it is not: then no reader sees a change (V11).
