@@ -11,8 +11,10 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Processes, Ran
 from tests.trusting import trust
 
 from bayou.repo import init_repo
@@ -123,21 +125,25 @@ def test_a_signal_ends_a_command_that_waits_for_a_silent_server(processes, tmp_p
     assert (tmp_path / "cleaned-up").exists()
 
 
-def test_a_cancelled_sync_after_sigterm_still_exits_with_143(processes, tmp_path):
-    """Whatever error surfaces while a signal unwinds the command, the signal is why it ended."""
-    init_repo(tmp_path)
-    body = """
+def terminated(processes: Processes, repo: Path, error: str) -> Ran:
+    """End a sync with SIGTERM, whose unwinding raises another error."""
+    init_repo(repo)
+    body = f"""
     from bayou.core.errors import Cancelled
     try:
         print("ready", flush=True)
         time.sleep(60)
     finally:
-        raise Cancelled("cancelled")
+        raise {error}
 """
     process = processes.script(RUN.format(body=body), "datastore", "sync", "--json")
-
     signalled(process, signal.SIGTERM)
-    ran = processes.finish(process)
+    return processes.finish(process)
+
+
+def test_a_cancelled_sync_after_sigterm_still_exits_with_143(processes, tmp_path):
+    """Whatever error surfaces while a signal unwinds the command, the signal is why it ended."""
+    ran = terminated(processes, tmp_path, 'Cancelled("cancelled")')
 
     assert (ran.code, ran.error["code"]) == (143, "cancelled")
 
@@ -331,18 +337,7 @@ def test_a_signal_while_a_lock_changes_hands_is_that_signal_and_no_lock_stays_sh
 
 def test_what_a_signal_runs_into_on_the_way_out_is_told_after_it(processes, tmp_path):
     """V17: the signal is why the command ended; the other error is not lost."""
-    init_repo(tmp_path)
-    body = """
-    try:
-        print("ready", flush=True)
-        time.sleep(60)
-    finally:
-        raise RuntimeError("broken")
-"""
-    process = processes.script(RUN.format(body=body), "datastore", "sync", "--json")
-
-    signalled(process, signal.SIGTERM)
-    ran = processes.finish(process)
+    ran = terminated(processes, tmp_path, 'RuntimeError("broken")')
 
     assert (ran.code, ran.error["code"]) == (143, "cancelled")
     assert ran.error["message"] == "terminated; on the way out: this is a bug: RuntimeError: broken"

@@ -79,11 +79,15 @@ def test_17_10_a_query_over_hostile_content_names_the_versions_and_ends(expressi
     ]
     hostile = b'{"xs": [' + b"1, " * 100_000 + b"1]}"
     wanted = Expression("attributes.xs.map(x, x).size() > 1", "the predicate")
-    found = evaluate_rows(rows[:5], wanted, None, None, lambda row: hostile if row.name == "n2" else b'{"xs": [1, 2]}')
+
+    def load(row: VersionRow) -> bytes:
+        return hostile if row.name == "n2" else b'{"xs": [1, 2]}'
+
+    found = evaluate_rows(rows[:5], wanted, None, None, load, lambda _: None)
     assert found.total == 4
     assert [one.partition(":")[0] for one in found.failed] == ["n2 of m, version 1"]
     with pytest.raises(QueryInvalid, match="too costly for 5 versions"):
-        evaluate_rows(rows, wanted, None, None, lambda _: hostile)
+        evaluate_rows(rows, wanted, None, None, lambda _: hostile, lambda _: None)
 
 
 @pytest.mark.parametrize(

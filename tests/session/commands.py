@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import select
@@ -12,12 +11,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import bayou
 from bayou.leases import open_leases
 from bayou.models import create_model
 from bayou.sync.plan.policy import ModelRef
+from tests.cli.conftest import Ran
 from tests.sync.conftest import Clone, Team
 
 SOURCE = Path(bayou.__path__[0]).parent
@@ -33,24 +32,6 @@ signals.GRACE_S = one.RELEASE_S = group.RELEASE_S = group.ABANDON_S = 3600
 
 _OWN_TERMINAL = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR))"
 """The first terminal that a session opens is its own: Ctrl-C there is a signal here."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def error(self) -> Any:
-        """The one JSON error on stderr."""
-        return json.loads(self.err)["error"]
 
 
 @dataclass

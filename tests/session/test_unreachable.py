@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from bayou.sync.plan.policy import ModelRef
 from bayou_testing.faults import Fail, Reset, Rule, Silent
 from bayou_testing.processes import free_ports
 from bayou_testing.proxy import HttpProxy
-from tests.session.commands import clones
+from tests.session.commands import Ran, clones
 from tests.sync.conftest import Clone, Team
 from tests.trusting import trust
 
@@ -40,21 +39,6 @@ jobs:
     steps:
       - {name: first, model: maker, method: execute}
 """
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def error(self) -> Any:
-        return json.loads(self.err)["error"]
 
 
 @dataclass

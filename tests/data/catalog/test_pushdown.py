@@ -111,7 +111,8 @@ def test_an_answer_is_the_same_with_and_without_asking_sql_first(db: sqlite3.Con
     everything.add("NOT deleted")
 
     def ask(where: Where) -> object:
-        return evaluate_rows(catalog.select_versions(db, where), expression, None, None, lambda row: b"")
+        rows = catalog.select_versions(db, where)
+        return evaluate_rows(rows, expression, None, None, lambda row: b"", lambda rows: None)
 
     assert ask(push_down(expression)) == ask(everything)
 

@@ -121,7 +121,7 @@ def asked_content(records: Records, predicate: str, select: str | None = None) -
 
     wanted = Expression(predicate, "the predicate")
     shown = Expression(select, "the selection") if select else None
-    return evaluate_rows(records.catalog.select(push_down(wanted)), wanted, shown, None, load), read
+    return evaluate_rows(records.catalog.select(push_down(wanted)), wanted, shown, None, load, lambda _: None), read
 
 
 def test_content_is_read_only_where_an_expression_asks_for_it_and_the_catalog_could_not_say_no(asked: Records) -> None:

@@ -78,7 +78,7 @@ def evaluate_rows(
     shown: Expression | None,
     limit: int | None,
     load: Load,
-    fetch: Fetch | None = None,
+    fetch: Fetch,
 ) -> QueryResult:
     """Evaluate the predicate for each row, and the selection for the rows within the limit."""
     failures = _Failures()
@@ -86,7 +86,7 @@ def evaluate_rows(
     total = 0
     shows_content = shown is not None and bool(shown.content)
     matches = _matches(rows, wanted, load, fetch, failures)
-    if fetch is not None and shows_content and not wanted.content:
+    if shows_content and not wanted.content:
         matches = _fetched(matches, limit, fetch)
     for row, content in matches:
         total += 1
@@ -106,10 +106,10 @@ _Match = tuple[VersionRow, Mapping[str, Any]]
 
 
 def _matches(
-    rows: Iterable[VersionRow], wanted: Expression, load: Load, fetch: Fetch | None, failures: _Failures
+    rows: Iterable[VersionRow], wanted: Expression, load: Load, fetch: Fetch, failures: _Failures
 ) -> Iterator[_Match]:
     for some in batched(rows, FETCH_BATCH):
-        if fetch is not None and wanted.content:
+        if wanted.content:
             fetch(some)
         for row in some:
             found = False
