@@ -226,7 +226,7 @@ def test_while_another_process_has_the_lease_a_put_is_saved_an_append_kept_and_t
         kept = ann.run("data", "append", "one", "log", typed="b\n")
         for words in (*REFUSED[:1], RUNS[0]):
             refused = ann.run(*words)
-            assert (refused.code, refused.error["code"]) == (75, "lease_timeout"), words
+            assert (refused.code, refused.error["code"]) == (75, "lease_timeout"), (words, refused.error)
         flow = ann.run("workflow", "run", "nightly")
     assert (saved.code, saved.document["version"], "held by" in saved.error["message"]) == (5, 1, True)
     assert (kept.code, kept.document["version"]) == (5, None)
