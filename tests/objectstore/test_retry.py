@@ -280,6 +280,30 @@ def test_v12_a_store_that_never_answers_is_given_up_soon_although_nothing_limits
     assert len(faulty.seen) == QUICK.stalled_attempts
 
 
+@pytest.mark.parametrize("within", [None, Deadline.after(None)], ids=["no deadline", "an endless one"])
+def test_v12_a_store_that_has_never_answered_is_silent_for_a_minute_in_all(
+    patient: Patient, within: Deadline | None
+) -> None:
+    policy = RetryPolicy(base_s=0.001, cap_s=0.001)
+    store = Store(patient, KeyScope.of("p", None), policy=policy)
+    store = store if within is None else store.within(within)
+    patient.faults.append(Fault("get", error=lambda: TimedOut("no answer")))
+    with pytest.raises(TimedOut):
+        store.get(payload("data/a"))
+    assert patient.limits == pytest.approx([30, 30], abs=0.5)
+
+
+def test_v12_a_store_that_has_answered_gets_more_time(patient: Patient) -> None:
+    policy = RetryPolicy(base_s=0.001, cap_s=0.001)
+    store = Store(patient, KeyScope.of("p", None), policy=policy).within(Deadline.after(None))
+    store.put(payload("data/a"), b"")
+    patient.limits.clear()
+    patient.faults.append(Fault("get", error=lambda: TimedOut("no answer")))
+    with pytest.raises(TimedOut):
+        store.get(payload("data/a"))
+    assert patient.limits == pytest.approx([60] * policy.stalled_attempts, abs=0.5)
+
+
 def test_v12_a_store_that_stops_answering_many_requests_at_once_is_given_up_as_soon(patient: Patient) -> None:
     """Sixty-four halvings of the rate would make the limit of a request longer than anybody lives."""
     policy = RetryPolicy(base_s=0.001, cap_s=0.001, request_timeout_s=10, least_rate=1000)

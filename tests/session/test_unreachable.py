@@ -17,7 +17,7 @@ from bayou.core.ids import ulid
 from bayou.leases import model_key, open_leases
 from bayou.models import create_model
 from bayou.objectstore import keys
-from bayou.objectstore.retry import RetryPolicy
+from bayou.objectstore.retry import RetryingClient, RetryPolicy
 from bayou.repo import init_repo
 from bayou.session import write_session
 from bayou.state.freshness import pending_inputs
@@ -440,6 +440,28 @@ def test_a_silent_store_is_named_and_no_holder_of_a_lease_is(
         assert ran.code == code
         assert "no answer in time to " in ran.error["message"]
         assert "lock status" not in ran.error["hint"]
+
+
+def test_v12_a_command_without_a_lease_waits_a_minute_for_a_store_that_never_answers(
+    persons: Persons, proxy: HttpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is how long the client would wait for each request: none gets that time here."""
+    (ann,) = persons("ann")
+    ann.does("workflow", "run", "nightly")
+    limits: list[float] = []
+    real = RetryingClient.request_timeout
+
+    def shortened(client: RetryingClient, *given: Any, **more: Any) -> float:
+        limits.append(real(client, *given, **more))
+        return 0.05
+
+    monkeypatch.setattr(RetryingClient, "request_timeout", shortened)
+    proxy.faults.add(Rule(Silent()))
+    for words in (("workflow", "run", "nightly"), ("workflow", "resume", "latest"), ("datastore", "sync")):
+        limits.clear()
+        ran = ann.run(*words)
+        assert (ran.code, "no answer in time to " in ran.error["message"]) == (1, True)
+        assert limits == [30, 30]
 
 
 def test_nothing_is_written_where_the_directory_of_a_datastore_is_not_mounted(

@@ -31,8 +31,12 @@ class RetryPolicy(Struct, frozen=True):
 
     attempts: int = 8
     first_contact_attempts: int = 3
+    first_contact_timeout_s: float = 30.0
+    """The limit of a request that moves no content, to a store that has not answered yet."""
+    silent_attempts: int = 2
+    """Attempts of such a request if the store stays silent and no deadline of the caller ends them."""
     stalled_attempts: int = 4
-    """Attempts of a request that gets no answer in time and that no deadline ends: each takes a minute or more."""
+    """Attempts of any other request that gets no answer in time and that no deadline ends."""
     base_s: float = 0.1
     cap_s: float = 5.0
     request_timeout_s: float = 60.0
@@ -41,18 +45,20 @@ class RetryPolicy(Struct, frozen=True):
     call_deadline_s: float = 180.0
     """Seconds for a call without a deadline that moves no content; one that does has no limit but that of a stall."""
 
-    def should_retry(self, error: StoreError, attempt: int, *, contacted: bool, ends: bool = True) -> bool:
+    def should_retry(
+        self, error: StoreError, attempt: int, *, contacted: bool, ends: bool = True, moves: bool = True
+    ) -> bool:
         """Return whether to retry a request whose attempt number `attempt` (from 1) failed.
 
         The client gives up sooner on a store that never answered: a mistyped address is likelier than a restart.
-        `ends`: a deadline bounds the attempts too.
+        `ends`: a deadline of the caller bounds the attempts too. `moves`: the request moves content.
         """
         if not error.retryable:
             return False
         if isinstance(error, CannotConnect) and not contacted:
             return attempt < min(self.attempts, self.first_contact_attempts)
         if isinstance(error, TimedOut) and not ends:
-            return attempt < min(self.attempts, self.stalled_attempts)
+            return attempt < min(self.attempts, self.stalled_attempts if contacted or moves else self.silent_attempts)
         return attempt < self.attempts
 
     def backoff(self, attempt: int) -> float:
@@ -127,7 +133,8 @@ class RetryingClient:
             try:
                 self.link.pace(size, deadline)
                 with flow.moving(size, deadline) as begun:
-                    timeout = self.request_timeout(deadline, flow.seconds(size, self.policy.least_rate) if size else 0)
+                    moving = flow.seconds(size, self.policy.least_rate) if size else 0
+                    timeout = self.request_timeout(deadline, moving, moves=size >= COUNTS_FROM)
                     self.counter.sent(verb, bytes_out=bytes_out)
                     send = partial(call, timeout)
                     answer = run_interruptible(activity.counted(size, send) if size >= COUNTS_FROM else send)
@@ -140,17 +147,19 @@ class RetryingClient:
                         tries = attempt if math.isfinite(deadline.seconds) else max(attempt, stalls)
                 elif not isinstance(error, CannotConnect):
                     self.contacted.set()
-                self.wait_or_raise(error, tries, f"{verb.upper()} {key}", deadline)
+                self.wait_or_raise(error, tries, f"{verb.upper()} {key}", deadline, moves=size >= COUNTS_FROM)
                 attempt += 1
             else:
                 if not self.contacted.is_set():
                     self.contacted.set()
                 return answer
 
-    def wait_or_raise(self, error: StoreError, attempt: int, what: str, deadline: Deadline) -> None:
+    def wait_or_raise(
+        self, error: StoreError, attempt: int, what: str, deadline: Deadline, *, moves: bool = False
+    ) -> None:
         """Wait before the next attempt; raise the error if it is final, `DeadlinePassed` if time runs out."""
-        ends = math.isfinite(deadline.seconds)
-        if not self.policy.should_retry(error, attempt, contacted=self.contacted.is_set(), ends=ends):
+        contacted, ends = self.contacted.is_set(), self.deadline is not None and math.isfinite(self.deadline.seconds)
+        if not self.policy.should_retry(error, attempt, contacted=contacted, ends=ends, moves=moves):
             raise error
         activity.remark(f"trying again, {attempt + 1} of {self.policy.attempts}: {error.message}")
         try:
@@ -163,6 +172,9 @@ class RetryingClient:
         """Return the deadline of a call that begins now, and moves so many bytes of content."""
         return self.deadline or Deadline.after(None if size >= COUNTS_FROM else self.policy.call_deadline_s)
 
-    def request_timeout(self, deadline: Deadline, moving: float = 0) -> float:
+    def request_timeout(self, deadline: Deadline, moving: float = 0, *, moves: bool = False) -> float:
         """Return how long one request may take whose content needs so many seconds; raise if the deadline is over."""
-        return min(self.policy.request_timeout_s + moving, deadline.remaining())
+        limit = self.policy.request_timeout_s
+        if not moves and not self.contacted.is_set():
+            limit = min(limit, self.policy.first_contact_timeout_s)
+        return min(limit + moving, deadline.remaining())

@@ -260,11 +260,11 @@ def upload_at_once(
         moving = client.link.up.seconds(part * parallel, client.policy.least_rate)
         client.counter.sent("put", -(-size // part) + 2, bytes_out=size)
         try:
-            stored = send(chunks(), part, parallel, client.request_timeout(deadline, moving))
+            stored = send(chunks(), part, parallel, client.request_timeout(deadline, moving, moves=True))
         except StoreError as error:
             if error.retryable and part > multipart.MIB:
                 client.link.up.stalled(begun)
-            client.wait_or_raise(error, attempt, f"PUT {key}", deadline)
+            client.wait_or_raise(error, attempt, f"PUT {key}", deadline, moves=True)
             continue
         client.link.up.works()
         moved(size - reported)
