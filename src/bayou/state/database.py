@@ -170,6 +170,8 @@ _FILES = ("", "-wal", "-shm", "-journal")
 """Suffixes of SQLite's files, the database first: SQLite deletes a log beside a database that is empty."""
 _SUSPECT = "-suspect"
 """Suffix of the file that makes the next command check the whole database, since a statement found damage."""
+_SHARED_MEMORY = 64 << 10
+"""Bytes, more than SQLite reserves at once for the shared memory of its log."""
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NORMAL = 1
 """SQLite's number of `synchronous = NORMAL`. In WAL mode NORMAL syncs at checkpoints only."""
@@ -395,14 +397,28 @@ class _Malformed(sqlite3.DatabaseError):
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
-def database_error(file: Path, error: Exception) -> StateError:
-    """Return the error for a database file that is not damaged, and that cannot be read or written all the same."""
+def database_error(path: Path, error: Exception) -> StateError:
+    """Return the error for a database that SQLite cannot use though it is not damaged, with the hint what to check.
+
+    SQLite calls a disk on which the shared memory of its log finds no room an I/O error.
+    """
     text = str(error)
+    failed = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
+    if failed and _is_full(path.parent):
+        text = f"the disk is full ({text})"
     if "full" in text or "No space" in text:
         hint = "free some space on the volume of .bayou"
     else:
         hint = "check that this user may write to .bayou, and that its volume is well"
-    return StateError(f"{file.name}: {text}", hint=hint)
+    return StateError(f"{path.name}: {text}", hint=hint)
+
+
+def _is_full(directory: Path) -> bool:
+    try:
+        volume = os.statvfs(directory)
+    except OSError:
+        return False
+    return volume.f_bavail * volume.f_frsize < _SHARED_MEMORY
 
 
 def is_damage(error: BaseException) -> bool:
