@@ -151,6 +151,9 @@ BROKEN = [
         "class A:\n  type = 'a/b'\n  outputs = {'g': []}\n  def f(self): ...\n",
         "outputs names g, which is no method",
     ),
+    ("misnamed.py", "class A:\n  name = '@team/a'\n  def f(self): ...\n", "A has `name`, but no `type`"),
+    ("kind.py", "class A:\n  kind = 'aws/ec2'\n  def f(self): ...\n", "A has `kind`, but no `type`"),
+    ("mistyped.py", "class A:\n  typ = 'words'\n  def f(self): ...\n", "A has `typ`, but no `type`"),
     ("taken.py", "class A:\n  type = 'command/shell'\n  def f(self): ...\n", "there is a type command/shell already"),
 ]
 
@@ -194,6 +197,22 @@ def test_a_file_that_has_changed_is_loaded_again(repo, extension):
     extension("a.py", "class A:\n  type = 'a/b'\n  def f(self): ...\n  def g(self): ...\n")
 
     assert list(load_types(repo)["a/b"].methods) == ["f", "g"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Row:\n  name = 'words'\n  def f(self): ...\n",
+        "class Row:\n  content = 'text/plain'\n  def f(self): ...\n",
+        "class Row:\n  name = '@team/a'\n",
+        "class _Base:\n  name = '@team/a'\n  def f(self): ...\n",
+    ],
+    ids=["a word", "another attribute", "no methods", "underscore"],
+)
+def test_a_class_that_only_helps_is_no_problem(repo, extension, text):
+    extension("mine.py", text)
+
+    assert load_types(repo).bad == ()
 
 
 def test_files_that_begin_with_an_underscore_are_helpers(repo, extension):

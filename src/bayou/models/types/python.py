@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from bayou.core.errors import BayouError, MethodFailed, TypeInvalid
+from bayou.core.text import nearest
 from bayou.data.layout import check_name
 from bayou.data.metadata import parse_keep, parse_lifetime
 from bayou.models.definition import check_type
@@ -32,6 +33,7 @@ _SNIFF_BYTES = 8 << 10
 """A NUL in so many first bytes means that a file is binary, as in Git."""
 
 RESULT = "result"
+_NAMES_OF_TYPES = ("name", "kind")
 _OUTPUT_FIELDS = frozenset(OutputSpec.__struct_fields__)
 _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _ARGUMENTS = {
@@ -204,6 +206,23 @@ def _functions(found: type) -> Iterable[tuple[str, Callable[..., object]]]:
     for name, member in inspect.getmembers(found, callable):
         if not name.startswith("_") and inspect.isroutine(member):
             yield name, member
+
+
+def misnamed_type(found: type) -> str | None:
+    """Return the attribute of a class without `type` that seems to be meant as one; None for a mere helper."""
+    texts = {name: value for name, value in vars(found).items() if type(value) is str and _is_type(value)}
+    by_value = (name for name in _NAMES_OF_TYPES if "/" in texts.get(name, ""))
+    meant = nearest("type", texts) or next(by_value, None)
+    helps = found.__name__.startswith("_") or meant is None or not any(_functions(found))
+    return None if helps else meant
+
+
+def _is_type(text: str) -> bool:
+    try:
+        check_type(text)
+    except BayouError:
+        return False
+    return True
 
 
 def _method(found: type, name: str, function: Callable[..., object], where: str) -> Method:

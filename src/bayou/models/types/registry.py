@@ -23,7 +23,7 @@ from msgspec import Struct
 from bayou.config.trust import EXTENSIONS, is_plain_directory
 from bayou.core.errors import BayouError, TrustNeeded, TypeInvalid, TypeNotFound
 from bayou.core.text import did_you_mean
-from bayou.models.types.python import Origin, PlainType, PythonCall
+from bayou.models.types.python import Origin, PlainType, PythonCall, misnamed_type
 from bayou.models.types.schema import ModelType
 from bayou.models.types.shell import Shell
 from bayou.models.types.sql import SparkSql
@@ -166,11 +166,18 @@ def _from_file(file: Path, source: str, root: Path) -> Iterator[TypeSource | Typ
         yield _broken(source, error, str(file))
         return
     for member in list(vars(module).values()):
-        if isinstance(member, type) and member.__module__ == module.__name__ and "type" in vars(member):
+        if not isinstance(member, type) or member.__module__ != module.__name__:
+            continue
+        if "type" in vars(member):
             try:
                 yield TypeSource(PlainType(member, Origin("file", str(file), member.__qualname__), source), source)
             except TypeInvalid as error:
                 yield error
+        elif (meant := misnamed_type(member)) is not None:
+            yield TypeInvalid(
+                f"{source}: {member.__name__} has `{meant}`, but no `type`, so it is no type of models",
+                hint=f"write `type` in place of `{meant}`; the names of helpers begin with _",
+            )
 
 
 def _import(file: Path, root: Path) -> ModuleType:
