@@ -188,6 +188,35 @@ def test_a_directory_that_cannot_be_one_is_refused(team: Team, target: str) -> N
     assert (a.repo.file.read_text(), a.files) == (config, FILES)
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (".bayou", "lies in .bayou/ of this repo"),
+        (".bayou/conflicts", "lies in .bayou/ of this repo"),
+        ("models", "lies in models/ of this repo"),
+        ("workflows/data", "lies in workflows/ of this repo"),
+        ("link/data", "lies in models/ of this repo"),
+        (".", "contains this repo"),
+        ("..", "contains this repo"),
+    ],
+)
+def test_a_directory_that_mixes_data_with_the_repo_is_refused(team: Team, place: str, said: str) -> None:
+    a = newcomer(team, "a", TEXTS)
+    config = a.repo.file.read_text()
+    (a.repo.root / "link").symlink_to(a.repo.root / "models")
+    with pytest.raises(UsageError, match=said) as caught:
+        set_up(a, a.repo.root / place)
+    assert "choose a directory of its own" in str(caught.value.hint)
+    assert (a.repo.file.read_text(), a.files) == (config, FILES)
+
+
+@pytest.mark.parametrize("place", [".bayou/tree", "shared", "models-data"])
+def test_a_directory_of_its_own_in_the_repo_is_accepted(team: Team, place: str) -> None:
+    a = newcomer(team, "a", TEXTS)
+    set_up(a, a.repo.root / place)
+    assert (a.repo.tree_root, a.files) == (a.repo.root / place, FILES)
+
+
 @pytest.mark.parametrize("into", ["store", "directory"])
 def test_what_cannot_be_read_is_not_left_behind(into: str) -> None:
     with commoner() as root:

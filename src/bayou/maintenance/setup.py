@@ -397,8 +397,8 @@ def _to_directory(request: _Request, target: Path) -> SetupReport:
         return _directory_report(target, Migrated(), [])
     if not target.parent.is_dir():
         raise UsageError(f"there is no directory {target.parent}", hint="create it, or mount what belongs there")
-    if target != own and own.parent in target.parents:
-        raise UsageError(f"{target} lies among the local state of this repo", hint="choose a directory of its own")
+    if target != own:
+        _check_apart(repo, target)
     _check_writable(target)
     moved = Migrated()
     conflicts: list[Conflict] = []
@@ -412,6 +412,17 @@ def _to_directory(request: _Request, target: Path) -> SetupReport:
     if old.path is None and target != repo.tree_root:
         remove_moved(repo.tree_root, target, moved.paths)
     return _directory_report(target, moved, conflicts)
+
+
+def _check_apart(repo: Repo, target: Path) -> None:
+    """Raise `UsageError` if a directory mixes data with the state or the definitions of this repo."""
+    hint = "choose a directory of its own, or the repo's own: .bayou/tree"
+    real, root = Path(os.path.realpath(target)), Path(os.path.realpath(repo.root))
+    if root.is_relative_to(real):
+        raise UsageError(f"{target} contains this repo", hint=hint)
+    for name in (LOCAL, "models", "workflows"):
+        if real.is_relative_to(os.path.realpath(root / name)):
+            raise UsageError(f"{target} lies in {name}/ of this repo", hint=hint)
 
 
 def _check_writable(target: Path) -> None:
