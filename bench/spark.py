@@ -53,6 +53,7 @@ from bayou.spark.executor import SparkExecutor
 from bayou.spark.server.control import SparkServer
 from bayou.spark.session import spark_session
 from bayou.spark.warm import stop
+from bayou.state.connection import Connection
 from bayou.sync import service
 from bayou.sync.plan import remote_snapshot
 from bayou.sync.plan.discovery_job import DiscoveryJob
@@ -195,13 +196,13 @@ def one_changed_file(root: Path, folder: Path) -> tuple[int, int]:
     repo = init_repo(folder / f"repo-{ulid()}")
     repo.file.write_text(f'{repo.file.read_text()}url = "{root.as_uri()}"\nexclude = ["data/**", "outputs/**"]\n')
     repo = open_repo(repo.root)
-    taken, _ = seconds_of(lambda: service.sync(repo, SyncOptions("pull", walk=False), timeout=3600))
+    taken, _ = seconds_of(lambda: service.sync(Connection(repo), SyncOptions("pull", walk=False), timeout=3600))
     print(f"a clone has caught up with {root.name} in {taken:.1f} s", flush=True)
     options = SyncOptions("push", walk=False)
     for content in (b"one", b"two"):
         with Datastore(repo) as datastore:
             datastore.tree.write("files/changed", content)
-        report = service.sync(repo, options)
+        report = service.sync(Connection(repo), options)
         assert report.pushed.files == 1
     seen = read_head(repo.store())
     assert seen is not None

@@ -24,6 +24,7 @@ from bayou.maintenance.setup import setup
 from bayou.models import create_model
 from bayou.repo import Repo, init_repo, open_repo
 from bayou.session import Session, write_session
+from bayou.state.connection import Connection
 from bayou.sync.plan.policy import ModelRef
 from bayou.sync.status import log
 from bayou.workflows.run import Outcome, new_run
@@ -92,7 +93,7 @@ def measure(options: argparse.Namespace) -> int:
         going = new_run(repo, "bench")
         checked = time.perf_counter() - begin
         begin = time.perf_counter()
-        outcome: Outcome = going.run(watch.session)
+        outcome: Outcome = going.run(Connection(repo), watch.session)
         seconds = time.perf_counter() - begin
         commits = len(log(repo, 1 << 20)) - before
     if outcome.run.status != "succeeded":

@@ -18,6 +18,7 @@ from tests.sync.conftest import proxy, s3_env, s3_team, team, wire  # noqa: F401
 import bayou.sync.service
 from bayou.cli import run
 from bayou.repo import Repo, init_repo
+from bayou.state.connection import Connection
 
 SOURCE = Path(bayou.sync.service.__file__).resolve().parents[2]
 
@@ -53,10 +54,14 @@ class FakeApi:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def answer(self, name: str, outcome: object) -> None:
-        """Replace a function that a command calls, in the module that defines it."""
+        """Replace a function that a command calls, in the module that defines it.
+
+        Of an open datastore, `calls` has the repo.
+        """
 
         def function(*args: Any, **kwargs: Any) -> object:
-            self.calls.append((name, args, kwargs))
+            given = tuple(one.repo if isinstance(one, Connection) else one for one in args)
+            self.calls.append((name, given, kwargs))
             if isinstance(outcome, BaseException):
                 raise outcome
             return outcome

@@ -29,7 +29,7 @@ from bayou.cli import main
 # The process that started the tests may ignore SIGINT, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def sync(repo, options, *, timeout, progress, connection):
+def sync(connection, options, *, timeout, progress):
     {body}
 
 bayou.sync.service.sync = sync
@@ -53,7 +53,7 @@ STUCK = RUN.format(
     bayou.cli.signals.GRACE_S = 3600  # nobody else is to end this process: the main thread must be able to
     try:
         print("ready", flush=True)
-        repo.store().get(keys.HEAD)
+        connection.repo.store().get(keys.HEAD)
     finally:
         open("cleaned-up", "w").close()
 """

@@ -18,6 +18,7 @@ from bayou.data.changes import (
 from bayou.data.records import Records
 from bayou.data.sync_hooks import finish_pending_changesets, pending_changesets
 from bayou.repo import Repo, open_repo
+from bayou.state.connection import Connection
 from tests.data.models import MODEL, visible
 from tests.sync.children import run_to_death
 from tests.sync.conftest import Team
@@ -72,7 +73,7 @@ def test_a_sync_takes_no_half_of_it_to_others(team: Team) -> None:
     b.pull()
     with Records(b.repo) as records:
         assert visible(records) == _RENAMED
-    finish_pending_changesets(a.repo)  # nothing to do
+    finish_pending_changesets(Connection(a.repo))  # nothing to do
 
 
 def test_what_a_live_process_is_at_is_left_to_it(repo: Repo) -> None:

@@ -17,6 +17,7 @@ from bayou.models import Definition, load_definition
 from bayou.models.run import RunRequest, prepare, run_method
 from bayou.repo import Repo, init_repo
 from bayou.session import write_session
+from bayou.state.connection import Connection
 from tests.sync.conftest import proxy, s3_env, s3_team, team  # noqa: F401
 
 
@@ -48,7 +49,7 @@ def go(repo: Repo) -> Callable[..., Output]:
     """Run a method, in a session of its own."""
 
     def run(model: Definition, method: str, **request: Any) -> Output:
-        prepared = prepare(repo, RunRequest(model, method, **request))
+        prepared = prepare(Connection(repo), RunRequest(model, method, **request))
         with write_session(repo, models=[model.ref]) as session:
             return run_method(session, prepared, cancel=threading.Event())
 

@@ -22,6 +22,7 @@ from bayou.models.expressions import (
     redact,
     uses,
 )
+from bayou.state.connection import Connection
 
 
 def where(path) -> str:
@@ -195,7 +196,7 @@ def test_data_can_be_asked_for(repo, define):
         records.data.save(model.ref, "conf", b'{"port": 80, "hosts": ["a"]}', content_type="application/json")
         records.data.save(model.ref, "conf", b'{"port": 81}', content_type="application/json", tags={"t": "x"})
         records.data.save(model.ref, "blob", b"\xff\xfe")
-    with DataLookup(repo) as data:
+    with DataLookup(Connection(repo)) as data:
         scope = EvaluationScope(env={}, data=data)
 
         def ask(text):
@@ -226,7 +227,7 @@ def test_data_that_is_not_there_is_said_with_the_place(repo, define, text, said,
     with Records(repo) as records:
         records.data.save(model.ref, "conf", b"{}")
 
-    with pytest.raises(ExpressionInvalid) as caught, DataLookup(repo) as data:
+    with pytest.raises(ExpressionInvalid) as caught, DataLookup(Connection(repo)) as data:
         evaluate(text, EvaluationScope(env={}, data=data), where)
 
     assert caught.value.message.startswith("m.yaml, : ")

@@ -18,6 +18,7 @@ from bayou.models.prepare import PreparedRun
 from bayou.models.run import RunRequest, prepare, run_method
 from bayou.models.types import Method, OutputSpec
 from bayou.session import write_session
+from bayou.state.connection import Connection
 from tests.models.conftest import define_in, files
 
 
@@ -493,7 +494,7 @@ def test_an_input_that_no_record_can_keep_is_refused_before_anything_runs(repo, 
     model = define("command/shell", "m", {"run": "echo ${{ inputs.day }}"})
 
     with pytest.raises(ArgumentsInvalid, match="input day: 2026-01-31 is taken for a date"):
-        prepare(repo, RunRequest(model, "execute", {"day": date(2026, 1, 31)}))
+        prepare(Connection(repo), RunRequest(model, "execute", {"day": date(2026, 1, 31)}))
 
     assert files(repo) == set()
 
@@ -502,7 +503,7 @@ def test_one_push_carries_all_to_a_peer(team):
     """Evaluated definition, data and output of a run, over a store."""
     a, b = team.clone("a"), team.clone("b")
     model = define_in(a.repo, "command/shell", "m", {"run": "echo hi"})
-    prepared = prepare(a.repo, RunRequest(model, "execute"))
+    prepared = prepare(Connection(a.repo), RunRequest(model, "execute"))
     with write_session(a.repo, models=[model.ref]) as session:
         output = run_method(session, prepared, cancel=threading.Event())
 

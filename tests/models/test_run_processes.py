@@ -23,6 +23,7 @@ from bayou.models import process as tree
 from bayou.models.process import Excerpt, run_process
 from bayou.models.run import RunRequest, prepare, run_method
 from bayou.session import write_session
+from bayou.state.connection import Connection
 from tests.models.conftest import define_in
 
 SOURCE = Path(bayou.__file__).resolve().parents[1]
@@ -96,7 +97,7 @@ def test_the_last_words_of_a_command_that_is_ended_are_heard(define, go, read):
 
 def test_cancelling_ends_the_whole_family(repo, define):
     model = define("command/shell", "m", {"run": f"{FAMILY} wait"})
-    prepared, cancel = prepare(repo, RunRequest(model, "execute")), threading.Event()
+    prepared, cancel = prepare(Connection(repo), RunRequest(model, "execute")), threading.Event()
     outputs = []
 
     def run() -> None:
@@ -272,7 +273,7 @@ def test_f089_a_python_function_may_write_to_its_own_model(team):
         "        return session.records.data.save(ref, 'own', b'x').version\n"
     )
     model = define_in(clone.repo, "python/call", "m", {"target": "job:go"})
-    prepared = prepare(clone.repo, RunRequest(model, "call"))
+    prepared = prepare(Connection(clone.repo), RunRequest(model, "call"))
 
     with write_session(clone.repo, models=[model.ref], timeout=30) as session:
         output = run_method(session, prepared, cancel=threading.Event())

@@ -18,6 +18,7 @@ from bayou.models import Definition
 from bayou.models.run import RunRequest, prepare, run_method
 from bayou.repo import Repo
 from bayou.session import Session, write_session
+from bayou.state.connection import Connection
 
 
 class Column:
@@ -37,7 +38,7 @@ class WithRunner:
 
 
 def ask(repo: Repo, model: Definition, runner: Callable[..., Result], **inputs: object) -> Output:
-    prepared = prepare(repo, RunRequest(model, "query", inputs))
+    prepared = prepare(Connection(repo), RunRequest(model, "query", inputs))
     with write_session(repo, models=[model.ref]) as session:
         return run_method(WithRunner(session, runner), prepared, cancel=threading.Event())
 

@@ -13,6 +13,7 @@ from bayou.core.errors import ArgumentsInvalid, ExpressionInvalid, MethodNotFoun
 from bayou.models.run import RunRequest, prepare
 from bayou.models.types import Method, coerce, find_type, load_types, problems
 from bayou.models.types.schema import schema_of
+from bayou.state.connection import Connection
 from tests.models.conftest import files
 
 
@@ -238,7 +239,7 @@ def test_nothing_runs_and_nothing_is_written_when_something_is_wrong(
     before = files(repo)
 
     with pytest.raises(error) as caught:
-        prepare(repo, RunRequest(model, **{"method": "execute", **request_}))
+        prepare(Connection(repo), RunRequest(model, **{"method": "execute", **request_}))
 
     assert said in caught.value.message
     assert "\n" not in caught.value.message
@@ -248,7 +249,7 @@ def test_nothing_runs_and_nothing_is_written_when_something_is_wrong(
 
 def test_a_type_without_methods_cannot_run(repo, define):
     with pytest.raises(TypeNotFound):
-        prepare(repo, RunRequest(define("net", "web"), "execute"))
+        prepare(Connection(repo), RunRequest(define("net", "web"), "execute"))
 
 
 def test_arguments_for_one_method_go_over_those_for_all_and_inputs_over_both(repo, define):
@@ -259,7 +260,7 @@ def test_arguments_for_one_method_go_over_those_for_all_and_inputs_over_both(rep
         methods={"execute": {"arguments": {"run": "two", "timeout": 2}}},
     )
 
-    prepared = prepare(repo, RunRequest(model, "execute", {"timeout": 3}))
+    prepared = prepare(Connection(repo), RunRequest(model, "execute", {"timeout": 3}))
 
     assert prepared.arguments == {"run": "two", "timeout": 3, "env": {"A": "a"}}
 
@@ -267,13 +268,13 @@ def test_arguments_for_one_method_go_over_those_for_all_and_inputs_over_both(rep
 def test_an_input_that_only_an_expression_asks_for_is_no_argument(repo, define):
     model = define("command/shell", "m", {"run": "df ${{ inputs.path }}"})
 
-    assert prepare(repo, RunRequest(model, "execute", {"path": "/tmp"})).arguments == {"run": "df /tmp"}
+    assert prepare(Connection(repo), RunRequest(model, "execute", {"path": "/tmp"})).arguments == {"run": "df /tmp"}
 
 
 def test_an_input_is_a_value_and_never_an_expression(repo, define):
     model = define("command/shell", "m", {"run": "x"})
 
-    prepared = prepare(repo, RunRequest(model, "execute", {"run": "echo ${{ env.HOME }}"}))
+    prepared = prepare(Connection(repo), RunRequest(model, "execute", {"run": "echo ${{ env.HOME }}"}))
 
     assert prepared.arguments == {"run": "echo ${{ env.HOME }}"}
 

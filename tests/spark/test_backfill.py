@@ -52,7 +52,7 @@ _TABLES = {"version": "type, model_id, name, version", "output": "id", "run": "r
 
 @contextmanager
 def catalog_by(repo: Repo, choice: Request) -> Iterator[Catalog]:
-    with Datastore(repo) as datastore, Catalog(repo, datastore.tree, CatalogEngine(choice)) as catalog:
+    with Datastore(repo) as datastore, Catalog(datastore.connection, datastore.tree, CatalogEngine(choice)) as catalog:
         yield catalog
 
 

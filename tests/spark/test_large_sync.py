@@ -333,6 +333,7 @@ import os, signal, sys
 from tests.cli.conftest import Ran
 from tests.spark.without_spark import AtOnce, without_spark
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync import bulk_pass
 from bayou.sync.plan import windows
@@ -348,7 +349,7 @@ def dying(*args, **kwargs):
 
 bulk_pass.begin = dying
 with without_spark():
-    sync(open_repo(sys.argv[1]), SyncOptions(mode=sys.argv[2], engine="spark"))
+    sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode=sys.argv[2], engine="spark"))
 """
 
 

@@ -17,6 +17,7 @@ from bayou.models import create_model, find_model
 from bayou.models.run import RunRequest, prepare, run_method
 from bayou.repo import Repo, init_repo
 from bayou.session import write_session
+from bayou.state.connection import Connection
 from tests.sync.conftest import Team
 from tests.workflows.scene import lay, shell
 
@@ -35,7 +36,7 @@ def ask(repo: Repo, sql: str, cancel: threading.Event | None = None, **arguments
     if not (repo.root / "models/spark/sql/report.yaml").exists():
         create_model(repo, "spark/sql", "report", {"sql": "SELECT 0"})
     model = find_model(repo, "report")
-    prepared = prepare(repo, RunRequest(model, "query", {"sql": sql, **arguments}))
+    prepared = prepare(Connection(repo), RunRequest(model, "query", {"sql": sql, **arguments}))
     with write_session(repo, models=[model.ref]) as session:
         return run_method(session, prepared, cancel=cancel or threading.Event())
 

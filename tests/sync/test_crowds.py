@@ -27,6 +27,7 @@ PUSH = """
 import sys
 from pathlib import Path
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 from bayou.sync.service import Datastore
@@ -36,7 +37,7 @@ sys.stdin.read(1)
 for version in range(1, rounds + 1):
     with Datastore(repo) as datastore:
         datastore.tree.write(f"data/t/{name}/item/{version}/raw", name.encode() * version)
-    report = sync(repo, SyncOptions(mode="push", walk=False), timeout=120)
+    report = sync(Connection(repo), SyncOptions(mode="push", walk=False), timeout=120)
     assert report.pushed.files == 1, report
 """
 

@@ -219,6 +219,7 @@ def test_f031_a_collection_at_any_moment_takes_nothing_that_a_push_is_about_to_n
 DELETE_TEN = """
 from bayou.repo import open_repo
 from bayou.objectstore.retry import RetryingClient
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 
@@ -236,7 +237,7 @@ def send(self, *arguments, **options):
     return answer
 
 RetryingClient.send = send
-sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode="push"))
 """
 
 

@@ -43,6 +43,7 @@ with Datastore(open_repo(root)) as datastore:
 # A process for each put and each push; forks of one that has loaded everything already.
 ROUNDS = """
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.status import status
 from bayou.sync import run
@@ -55,9 +56,9 @@ def put(number):
 
 def push(_):
     repo = open_repo(sys.argv[1])
-    report = sync(repo, SyncOptions(mode="push", walk=False))
+    report = sync(Connection(repo), SyncOptions(mode="push", walk=False))
     assert (report.engine, report.pushed.files) == ("point", 1), report
-    now = status(repo)
+    now = status(Connection(repo))
     assert (now.journal_paths, now.journal_bulk, now.in_sync) == (0, False, True), now
 
 for number in range(1, int(sys.argv[2]) + 1):

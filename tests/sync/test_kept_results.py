@@ -265,12 +265,13 @@ def test_a_signal_at_any_moment_makes_nobody_be_told_twice() -> None:
 
 PUSHER = """
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.transfer import push
 from bayou.sync.report import SyncOptions
 
 after(push, "_record")
-sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode="push"))
 """
 RESUMED = {f"files/{number:03}": b"%04d" % number * 500 for number in range(300)}
 RESUMED_BYTES = sum(map(len, RESUMED.values()))

@@ -35,32 +35,35 @@ SIZE = 33 * MIB
 PUSHER = """
 from bayou.repo import open_repo
 from bayou.state.part_log import ObjectPartLog
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 
 after(ObjectPartLog, "acknowledged", 3)
-sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode="push"))
 """
 
 COMPLETER = """
 from bayou.objectstore.backends.azure_parts import AzureParts
 from bayou.objectstore.backends.boto_parts import BotoParts
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 
 after(AzureParts if sys.argv[2] == "azure" else BotoParts, "complete")
-sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode="push"))
 """
 
 PULLER = """
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 from bayou.worktree.staging import StagedFile
 
 after(StagedFile, "write", 3)
-sync(open_repo(sys.argv[1]), SyncOptions(mode="pull"))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode="pull"))
 """
 
 
@@ -386,21 +389,23 @@ def test_large_and_small_files_arrive_over_a_link_that_loses_packets(slow_team: 
 RECORDER = """
 import bayou.sync.transfer.push as push
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 
 after(push, "_record")
-sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode="push"))
 """
 
 INSTALLER = """
 import bayou.sync.transfer.pull as pull
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 
 after(pull, "install_batch")
-sync(open_repo(sys.argv[1]), SyncOptions(mode="pull"))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode="pull"))
 """
 
 

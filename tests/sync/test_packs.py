@@ -384,12 +384,13 @@ def test_p3_a_file_that_cannot_be_read_fails_alone(team: Team, a: Clone, monkeyp
 
 KILLED = """
 from bayou.repo import open_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.transfer import push
 from bayou.sync.report import SyncOptions
 
 after(push, "_record")
-sync(open_repo(sys.argv[1]), SyncOptions(mode="push"))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(mode="push"))
 """
 
 

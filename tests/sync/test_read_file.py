@@ -17,6 +17,7 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find
 from bayou.objectstore import keys
 from bayou.repo import init_repo, open_repo
+from bayou.state.connection import Connection
 from bayou.sync.read_file import Location, locate, open_content
 from bayou_testing.faulty import Fault
 from tests.maintenance.replicas import compact, damage
@@ -42,7 +43,7 @@ def ann(team: Team) -> Clone:
 
 
 def read(clone: Clone, path: str, **options: Any) -> tuple[bytes, str]:
-    with open_content(clone.repo, path, **options) as content:
+    with open_content(Connection(clone.repo), path, **options) as content:
         data = content.file.read()
     assert (content.size, content.sha256) == (len(data), hashlib.sha256(data).digest())
     return data, content.source
@@ -226,12 +227,12 @@ def test_a_datastore_that_is_a_directory_is_read_as_it_is(tmp_path):
     with pytest.raises(NotFound):
         read(here, "files/b")
     with pytest.raises(UsageError, match="a directory, whose files have their names"):
-        locate(here.repo, "files/a")
+        locate(Connection(here.repo), "files/a")
 
 
 @pytest.mark.parametrize("path", FILES)
 def test_a_location_is_enough_to_read_a_file_without_bayou(ann: Clone, team: Team, path: str):
-    found = locate(ann.repo, path)
+    found = locate(Connection(ann.repo), path)
 
     assert _read_by_hand(team, found) == FILES[path]
     assert found.key.startswith(keys.PACKS) == (path != "files/large")

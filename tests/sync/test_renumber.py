@@ -321,13 +321,14 @@ import importlib
 from bayou.repo import open_repo
 from bayou.data.sync_hooks import renumber
 from bayou.repo import init_repo
+from bayou.state.connection import Connection
 from bayou.sync.service import sync
 from bayou.sync.report import SyncOptions
 
 module, owner, name = sys.argv[2:5]
 target = importlib.import_module(module)
 after(getattr(target, owner) if owner else target, name, int(sys.argv[5]))
-sync(open_repo(sys.argv[1]), SyncOptions(renumber=renumber))
+sync(Connection(open_repo(sys.argv[1])), SyncOptions(renumber=renumber))
 """
 
 STEPS = [

@@ -9,6 +9,7 @@ from typing import Any
 from bayou.data.records import Records
 from bayou.data.runs import Run, StepRecord
 from bayou.session import Session, write_session
+from bayou.state.connection import Connection
 from bayou.sync.plan.policy import ModelRef
 from bayou.workflows.definition import WorkflowRef
 from bayou.workflows.run import Outcome, new_run, resumed_run
@@ -25,14 +26,14 @@ def sessions(clone: Clone) -> Callable[[ModelRef], AbstractContextManager[Sessio
 
 
 def go(clone: Clone, name: str = "nightly", every_s: float = NEVER_S, **inputs: Any) -> Outcome:
-    return new_run(clone.repo, name, inputs).run(sessions(clone), every_s=every_s)
+    return new_run(clone.repo, name, inputs).run(Connection(clone.repo), sessions(clone), every_s=every_s)
 
 
 def resume(clone: Clone, run_id: str, *, abandoned: bool = False) -> Outcome:
     owner = WorkflowRef("workflow", ID, "nightly")
     with write_session(clone.repo, models=[owner]) as session:
         going = resumed_run(clone.repo, session.records, run_id, abandoned=abandoned)
-    return going.run(sessions(clone), every_s=NEVER_S)
+    return going.run(Connection(clone.repo), sessions(clone), every_s=NEVER_S)
 
 
 def statuses(run: Run) -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 from bayou.core.errors import LeaseTimeout
 from bayou.data.records import Records
 from bayou.models import find_model
+from bayou.state.connection import Connection
 from bayou.workflows import step_run
 from bayou.workflows.run import new_run
 from tests.session.commands import PATIENT, Commands
@@ -86,7 +87,7 @@ def test_a_lease_that_was_not_obtained_is_a_failed_attempt(clone: Clone):
             raise LeaseTimeout("another holds it")
         return sessions(clone)(model)
 
-    run = new_run(clone.repo, "nightly", {}).run(open_session, every_s=NEVER_S).run
+    run = new_run(clone.repo, "nightly", {}).run(Connection(clone.repo), open_session, every_s=NEVER_S).run
 
     (attempt,) = step(run, "x").attempts
     assert (run.status, attempt.error, attempt.output) == ("succeeded", "another holds it", None)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from bayou.core.errors import NothingToResume
 from bayou.data.records import Records
 from bayou.session import write_session
+from bayou.state.connection import Connection
 from bayou.workflows.run import resumed_run, run_owner
 from tests.sync.conftest import Clone, Team
 from tests.workflows.going import go, recorded, resume, statuses
@@ -106,7 +107,7 @@ def test_a_run_that_somebody_resumes_is_not_resumed_by_another_machine(clone: Cl
     other = team.clone("other")
     for folder in ("models", "workflows"):
         shutil.copytree(clone.repo.root / folder, other.repo.root / folder, dirs_exist_ok=True)
-    with write_session(clone.repo, models=[run_owner(clone.repo, run.run_id)[0]]) as session:
+    with write_session(clone.repo, models=[run_owner(Connection(clone.repo), run.run_id)[0]]) as session:
         resumed_run(clone.repo, session.records, run.run_id)
 
     with pytest.raises(NothingToResume, match="goes on"):

@@ -15,6 +15,7 @@ from bayou.data.records import Records
 from bayou.models import find_model
 from bayou.repo import init_repo
 from bayou.session import write_session
+from bayou.state.connection import Connection
 from bayou.workflows.run import new_run
 from tests.secrets import PEM, leaked
 from tests.sync.conftest import Clone, Team
@@ -308,7 +309,12 @@ def test_a_step_begins_while_the_one_before_it_is_still_pushing(clone: Clone):
                     time.sleep(0.01)
 
     going = new_run(clone.repo, "nightly")
-    outcome = going.run(slow, every_s=NEVER_S, on_step=lambda job, record: shown.append((record.name, record.status)))
+    outcome = going.run(
+        Connection(clone.repo),
+        slow,
+        every_s=NEVER_S,
+        on_step=lambda job, record: shown.append((record.name, record.status)),
+    )
 
     assert began == [True]
     assert outcome.run.status == "succeeded"
@@ -331,7 +337,7 @@ def test_a_push_that_failed_is_made_up_for_at_the_end(clone: Clone, team: Team):
             self.leases, self.environment, self.records = session.leases, session.environment, records
             self.pulled = self.pushed = None
 
-    outcome = new_run(clone.repo, "nightly").run(broken, every_s=NEVER_S)
+    outcome = new_run(clone.repo, "nightly").run(Connection(clone.repo), broken, every_s=NEVER_S)
 
     assert outcome.run.status == "succeeded"
     assert outcome.unpushed is None
@@ -536,6 +542,6 @@ def test_sessions_are_the_callers(clone: Clone):
         opened.append(model.name)
         return sessions(clone)(model)
 
-    new_run(clone.repo, "nightly").run(watched)
+    new_run(clone.repo, "nightly").run(Connection(clone.repo), watched)
 
     assert opened == ["a"]

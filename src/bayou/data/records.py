@@ -49,7 +49,7 @@ class Records:
             self.connection = datastore.connection
             self.tree = datastore.tree
             self.sync = datastore.sync
-            self.catalog = self._open.enter_context(Catalog(repo, self.tree, self.engine, self.connection))
+            self.catalog = self._open.enter_context(Catalog(self.connection, self.tree, self.engine))
             self.context = DataContext(repo, self.tree, self.sync, self.catalog, self.connection)
             finish_pending(self.context)
         except BaseException:
@@ -86,11 +86,12 @@ class Records:
         self.close()
 
 
-def refresh_catalog(repo: Repo, engine: Choice = "auto", connection: Connection | None = None) -> None:
+def refresh_catalog(connection: Connection, engine: Choice = "auto") -> None:
     """Refresh the catalog after a sync, if the repo has one; without a catalog this costs nothing.
 
     The catalog is derived (V20), so an error here is no error of the sync: the next query refreshes it and reports.
     """
+    repo = connection.repo
     if not repo.catalog.exists():
         return
     with contextlib.suppress(BayouError), Records(repo, engine=CatalogEngine(engine), connection=connection) as records:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _VERSION_LINE = re.compile(rb"^version: *[1-9][0-9]* *\r?$", re.MULTILINE)
 
 
-def finish_pending_changesets(repo: Repo, connection: Connection | None = None) -> None:
+def finish_pending_changesets(connection: Connection) -> None:
     """Finish the change sets of dead processes before a sync, so that it pushes no half of a change."""
-    if pending_changesets(repo):
+    if pending_changesets(connection.repo):
         from bayou.data.records import Records  # noqa: PLC0415  (hardly ever needed)
 
-        with Records(repo, connection=connection):
+        with Records(connection.repo, connection=connection):
             pass
 
 

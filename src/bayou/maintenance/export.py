@@ -21,7 +21,7 @@ from bayou.index.entry import Entry
 from bayou.index.key_range import KeyRange
 from bayou.index.tree import IndexTree, find, find_many, scan
 from bayou.repo import Repo
-from bayou.state.connection import Connection, connected
+from bayou.state.connection import Connection
 from bayou.sync.read_file import StoreIndex, nearest_path
 from bayou.sync.report import ExportReport, Failure
 from bayou.sync.transfer.executor import failure, fetch_all, raise_if_down
@@ -41,19 +41,19 @@ _STAGING = ".bayou-export"
 
 
 def export(
-    repo: Repo,
+    connection: Connection,
     directory: Path,
     *,
     prefix: str | None = None,
     timeout: float | None = None,
     progress: Progress | None = None,
-    connection: Connection | None = None,
 ) -> ExportReport:
     """Write the files of the store's index, or one file or directory of it, below an empty or new directory.
 
     A file that cannot be written is a `Failure` of the report. If an error ends the export, a note of it says how much
     was written.
     """
+    repo = connection.repo
     if repo.config.datastore.url is None:
         raise UsageError(
             f"the datastore is a directory, whose files have their names: {repo.tree_root}", hint="copy that directory"
@@ -62,13 +62,12 @@ def export(
     wanted = (paths.relative(repo.tree_root, prefix) or None) if prefix is not None else None
     target = _empty_directory(repo, directory)
     report = ExportReport(str(target))
-    with connected(repo, connection) as opened:
-        index = StoreIndex.of(repo, opened, timeout)
-        tree = index.tree()
-        _check_prefix(tree, wanted)
-        target.mkdir(parents=True, exist_ok=True)
-        with _note_of(report), _staging(target) as incoming:
-            _Export(index, incoming, _mode(), report, progress or NoProgress()).run(tree, wanted)
+    index = StoreIndex.of(repo, connection, timeout)
+    tree = index.tree()
+    _check_prefix(tree, wanted)
+    target.mkdir(parents=True, exist_ok=True)
+    with _note_of(report), _staging(target) as incoming:
+        _Export(index, incoming, _mode(), report, progress or NoProgress()).run(tree, wanted)
     return report
 
 

@@ -47,6 +47,7 @@ from bayou.objectstore.probe import learn_etag_form, probe
 from bayou.objectstore.store import Store
 from bayou.objectstore.url import refuse_broken_url
 from bayou.repo import LOCAL, Repo
+from bayou.state.connection import Connection
 from bayou.state.database import remote_url
 from bayou.state.journal import NoJournal
 from bayou.sync.conflicts.copies import Conflicts
@@ -240,7 +241,8 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
     assert datastore.url is not None
     moving = old.url is None or remote_url(old.url, old.namespace) != remote_url(datastore.url, datastore.namespace)
     if moving and old.url is not None and not request.skip_migration:
-        hydrate(repo, None, timeout=request.deadline.remaining())
+        with Connection(repo) as connection:
+            hydrate(connection, None, timeout=request.deadline.remaining())
     unfinished: str | None = None
     moved = Migrated()
     with open_context(
@@ -404,7 +406,8 @@ def _to_directory(request: _Request, target: Path) -> SetupReport:
     conflicts: list[Conflict] = []
     if not request.skip_migration:
         if old.url is not None:
-            conflicts = complete(repo, timeout=request.deadline.remaining()).conflicts
+            with Connection(repo) as connection:
+                conflicts = complete(connection, timeout=request.deadline.remaining()).conflicts
         if target != repo.tree_root:
             moved = copy(repo.tree_root, target, request.conflicts, "target", request.deadline, request.progress)
     write_datastore(repo.file, path=None if target == own else str(target))

@@ -72,12 +72,12 @@ class PreparedRun(Struct, frozen=True):
         }
 
 
-def prepare(repo: Repo, request: RunRequest, connection: Connection | None = None) -> PreparedRun:
+def prepare(connection: Connection, request: RunRequest) -> PreparedRun:
     """Check and evaluate a request. Runs and writes nothing; sends requests only for content that is not here.
 
     `TypeNotFound`, `MethodNotFound`, `ArgumentsInvalid` or `ExpressionInvalid` name the file and line.
     """
-    kind = find_type(repo.running(), request.model.type)
+    kind = find_type(connection.repo.running(), request.model.type)
     method = find_method(kind, request.method)
     check_definition(request.model, kind)
     defined = _defined_arguments(request.model, method)
@@ -85,7 +85,7 @@ def prepare(repo: Repo, request: RunRequest, connection: Connection | None = Non
     for problem in _input_problems(request, method, defined):
         raise ArgumentsInvalid(problem.message, hint=problem.hint)
     where = defined.where
-    with DataLookup(repo, connection) as data:
+    with DataLookup(connection) as data:
         scope = replace(
             request.scope,
             inputs={**request.scope.inputs, **request.inputs},

@@ -266,7 +266,7 @@ class Models:
         from bayou.core.deadline import stop_event  # noqa: PLC0415
         from bayou.models.run import RunRequest, prepare, run_method  # noqa: PLC0415
 
-        prepared = prepare(self._repo, RunRequest(self.get(text), method, inputs or {}), self._connection)
+        prepared = prepare(self._connection, RunRequest(self.get(text), method, inputs or {}))
         models = [prepared.request.model.ref]
         with write_session(self._repo, models=models, connection=self._connection) as session:
             return run_method(session, prepared, cancel=stop_event())
@@ -307,7 +307,7 @@ class Workflows:
         """
         from bayou.workflows.run import new_run  # noqa: PLC0415
 
-        return new_run(self._repo, text, inputs, tags=tags).run(self._session, connection=self._connection)
+        return new_run(self._repo, text, inputs, tags=tags).run(self._connection, self._session)
 
     def resume(self, run_id: str, *, abandoned: bool = False) -> Outcome:
         """Continue a run that failed or was cancelled, or (`abandoned`) whose process is known to have died.
@@ -316,11 +316,11 @@ class Workflows:
         """
         from bayou.workflows.run import resumed_run, run_owner  # noqa: PLC0415
 
-        owner, run_id = run_owner(self._repo, run_id, self._connection)
+        owner, run_id = run_owner(self._connection, run_id)
         with write_session(self._repo, models=[owner], connection=self._connection) as session:
             # Claimed in a session of its own: after its push, every machine sees that the run goes on.
             going = resumed_run(self._repo, session.records, run_id, abandoned=abandoned)
-        return going.run(self._session, connection=self._connection)
+        return going.run(self._connection, self._session)
 
     def _session(self, model: ModelRef) -> AbstractContextManager[Session]:
         return write_session(self._repo, models=[model], connection=self._connection)

@@ -105,13 +105,13 @@ def write_session(
         try:
             # V14: entered first, so released last, on every exit. V13: held before the block's data is read.
             leases = open_now.enter_context(_leases(opened, models, timeout, wait_s, on_wait))
-            finish_pending_changesets(repo, opened)  # of killed processes, before the pull changes the tree
+            finish_pending_changesets(opened)  # of killed processes, before the pull changes the tree
             pulled = exchange.pull(ModelScope.of(models) if models else None)
         except (*OUTAGES, *_UNFIT) as error:
             if not alone:
                 raise
             leases, obstacle = LeaseGroup([]), error
-            finish_pending_changesets(repo, opened)
+            finish_pending_changesets(opened)
         records = open_now.enter_context(_records(opened, leases, CatalogEngine(engine, progress or NoProgress())))
         records.catalog.refresh()
         session = Session(records, leases, pulled)
@@ -168,7 +168,7 @@ class _Exchange(Struct, frozen=True):
         repo = self.connection.repo
         if repo.offline or repo.config.datastore.url is None:
             return None
-        return service.sync(repo, options, timeout=self.timeout, progress=self.progress, connection=self.connection)
+        return service.sync(self.connection, options, timeout=self.timeout, progress=self.progress)
 
 
 def _check_pushed(report: SyncReport | None) -> None:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import cast
 
 import msgspec
 from msgspec import Struct
 
-from bayou.repo import Repo
-from bayou.state.connection import Connection, connected
-from bayou.state.database import Database, remote_of, remote_url
+from bayou.state.connection import Connection
+from bayou.state.database import remote_of, remote_url
 from bayou.state.journal import Journal
 
 _RECENT = """
@@ -83,17 +81,11 @@ class Changes(Struct, frozen=True):
     recent: Sequence[str] | None
 
 
-@contextmanager
-def open_feed(repo: Repo, connection: Connection | None = None) -> Iterator[ChangeFeed]:
-    """Open the feed of a repo that has a store; a directory datastore has no journal, and so no feed."""
-    with connected(repo, connection) as opened:
-        yield ChangeFeed(repo, opened.database)
-
-
 class ChangeFeed:
-    """The feed of one repo as of `cursor`. `open_feed` makes it."""
+    """The feed of one repo that has a store, as of `cursor`; a directory datastore has no journal, and so no feed."""
 
-    def __init__(self, repo: Repo, database: Database) -> None:
+    def __init__(self, connection: Connection) -> None:
+        repo, database = connection.repo, connection.database
         config = repo.config.datastore
         assert config.url is not None
         self._repo = repo

@@ -13,7 +13,6 @@ from bayou.index.entry import Entry
 from bayou.index.head import read_head
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many, scan
-from bayou.repo import Repo
 from bayou.state.connection import Connection
 from bayou.state.journal import JournalSnapshot
 from bayou.sync.context import SyncContext, open_context
@@ -32,34 +31,29 @@ _DAMAGE = {BAD_CONTENT, _CHANGED, BadAnswer.code, PreconditionFailed.code, PathR
 
 
 def hydrate(
-    repo: Repo,
-    target: str | os.PathLike[str] | None,
-    *,
-    timeout: float | None = None,
-    connection: Connection | None = None,
+    connection: Connection, target: str | os.PathLike[str] | None, *, timeout: float | None = None
 ) -> TransferCounts:
     """Fetch one path, all below a directory, all of a model, or (None) everything that is absent by the lazy policy.
 
     A path may have any spelling that `paths.relative` accepts. `SyncError` names a file that could not be fetched.
     """
+    repo = connection.repo
     path = None if target is None else paths.relative(repo.tree_root, target) or None
     if repo.config.datastore.url is None:
         return TransferCounts()
-    with _open_full(repo, timeout, connection) as context:
+    with _open_full(connection, timeout) as context:
         recover_intents(context)
         fetch(context, path)
     return _require_complete(context.report).pulled
 
 
-def fetch_files(
-    repo: Repo, targets: Sequence[str], *, timeout: float | None = None, connection: Connection | None = None
-) -> dict[str, str]:
+def fetch_files(connection: Connection, targets: Sequence[str], *, timeout: float | None = None) -> dict[str, str]:
     """Fetch the files among these that the tree lacks, many with one request; return why some could not be fetched.
 
     Only damage of a file is such a reason (V25); an error of the store is raised (V4). A path that base does not have
     is not fetched, and not in the result.
     """
-    with _open_full(repo, timeout, connection) as context:
+    with _open_full(connection, timeout) as context:
         recover_intents(context)
         _fetch_all(context, _lacking(context, targets))
         report = context.report
@@ -71,16 +65,15 @@ def fetch_files(
     return damaged | missing
 
 
-def complete(repo: Repo, *, timeout: float | None = None) -> SyncReport:
+def complete(connection: Connection, *, timeout: float | None = None) -> SyncReport:
     """Pull the whole store, lazy content included; `SyncError` names a file that could not be fetched."""
-    with _open_full(repo, timeout) as context:
+    with _open_full(connection, timeout) as context:
         run(context)
     return _require_complete(context.report)
 
 
-def _open_full(
-    repo: Repo, timeout: float | None, connection: Connection | None = None
-) -> AbstractContextManager[SyncContext]:
+def _open_full(connection: Connection, timeout: float | None) -> AbstractContextManager[SyncContext]:
+    repo = connection.repo
     policy = Policy.of("full", repo.config.datastore.exclude)
     return open_context(repo, SyncOptions(mode="pull"), timeout=timeout, policy=policy, connection=connection)
 

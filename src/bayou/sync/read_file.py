@@ -30,7 +30,7 @@ from bayou.objectstore.url import parse_url
 from bayou.packs.read import read_one
 from bayou.repo import Repo
 from bayou.state.base import SyncBase
-from bayou.state.connection import Connection, connected
+from bayou.state.connection import Connection
 from bayou.state.database import remote_url
 from bayou.worktree.safe_root import SafeRoot
 from bayou.worktree.tree import open_file
@@ -89,40 +89,37 @@ class StoreIndex(Struct, frozen=True):
 
 
 @contextmanager
-def open_content(
-    repo: Repo, path: str, *, timeout: float | None = None, connection: Connection | None = None
-) -> Iterator[FileContent]:
+def open_content(connection: Connection, path: str, *, timeout: float | None = None) -> Iterator[FileContent]:
     """Open the content of a file of the datastore; a path may have any spelling that `paths.relative` accepts.
 
     `NotFound` if the index has no such path; its hint has the nearest name. `SyncError` if the store does not have the
     content. Offline, and if the datastore is a directory, the tree is read.
     """
+    repo = connection.repo
     name = _name(repo, path)
     with SpooledTemporaryFile(_IN_MEMORY) as spooled:
         file = cast("BinaryIO", spooled)
         if repo.config.datastore.url is None:
             found = _read_directory(repo, name, file)
+        elif repo.offline:
+            found = _read_offline(repo, connection, name, file)
         else:
-            with connected(repo, connection) as opened:
-                if repo.offline:
-                    found = _read_offline(repo, opened, name, file)
-                else:
-                    found = _read(repo, StoreIndex.of(repo, opened, timeout), name, file)
+            found = _read(repo, StoreIndex.of(repo, connection, timeout), name, file)
         file.seek(0)
         yield found
 
 
-def locate(repo: Repo, path: str, *, timeout: float | None = None, connection: Connection | None = None) -> Location:
+def locate(connection: Connection, path: str, *, timeout: float | None = None) -> Location:
     """Return where the bytes of a file are in the store; errors as in `open_content`."""
+    repo = connection.repo
     name = _name(repo, path)
     url = repo.config.datastore.url
     if url is None:
         raise UsageError(
             f"the datastore is a directory, whose files have their names: {repo.tree_root}", hint=f"{name} is there"
         )
-    with connected(repo, connection) as opened:
-        index = StoreIndex.of(repo, opened, timeout)
-        entry = _entry(repo, index.tree(), name)
+    index = StoreIndex.of(repo, connection, timeout)
+    entry = _entry(repo, index.tree(), name)
     key = index.store.full_key(entry.key)
     location = (entry.offset, entry.stored, entry.method) if entry.pack is not None else (0, entry.size, STORED)
     offset, stored, method = cast("tuple[int, int, int]", location)

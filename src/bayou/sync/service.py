@@ -55,14 +55,14 @@ class SyncService(Protocol):
 
 
 def sync(
-    repo: Repo,
+    connection: Connection,
     options: SyncOptions,
     *,
     timeout: float | None = None,
     progress: Progress | None = None,
-    connection: Connection | None = None,
 ) -> SyncReport:
     """Reconcile the tree with the store. A datastore that is a directory has nothing to reconcile."""
+    repo = connection.repo
     if repo.config.datastore.url is None or repo.offline:
         from bayou.sync.report import SyncReport  # noqa: PLC0415
 
@@ -89,11 +89,11 @@ class StoreSync:
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
         """Pull the store's changes into the tree, or only those of some models; write nothing to the store (V15)."""
         scope = ModelScope.of(models) if models is not None else None
-        return sync(self._repo, self._options("pull", scope), connection=self._connection)
+        return sync(self._connection, self._options("pull", scope))
 
     def push_changed(self) -> SyncReport:
         """Push the changes that the journal names."""
-        return sync(self._repo, self._options("push"), connection=self._connection)
+        return sync(self._connection, self._options("push"))
 
     def mark_dirty(self, path: StrPath | None = None) -> Mark:
         """Journal that the caller is about to write a file, a directory, or (None, or the tree's root) anything.
@@ -119,13 +119,13 @@ class StoreSync:
         """Fetch content that a lazy tree leaves in the store: one file, all below a directory, or everything."""
         from bayou.sync.hydrate import hydrate  # noqa: PLC0415
 
-        return hydrate(self._repo, path, connection=self._connection)
+        return hydrate(self._connection, path)
 
     def fetch(self, paths: Sequence[str]) -> Mapping[str, str]:
         """Fetch the files among these that the tree lacks, all at once; return why some could not be fetched."""
         from bayou.sync.hydrate import fetch_files  # noqa: PLC0415
 
-        return fetch_files(self._repo, paths, connection=self._connection)
+        return fetch_files(self._connection, paths)
 
     def known(self, prefix: str) -> set[str]:
         """Return the paths of base that begin with `prefix`, whether or not the tree has the files."""
@@ -136,7 +136,7 @@ class StoreSync:
     def status(self) -> Status:
         from bayou.sync.status import status  # noqa: PLC0415
 
-        return status(self._repo, connection=self._connection)
+        return status(self._connection)
 
     def _options(self, mode: Mode, scope: ModelScope | None = None) -> SyncOptions:
         from bayou.sync.report import SyncOptions  # noqa: PLC0415
@@ -147,8 +147,9 @@ class StoreSync:
 class DirectorySync:
     """Sync of a datastore that is a directory: there is nothing to transfer."""
 
-    def __init__(self, repo: Repo, journal: NoJournal) -> None:
-        self._repo = repo
+    def __init__(self, connection: Connection, journal: NoJournal) -> None:
+        self._connection = connection
+        self._repo = connection.repo
         self._journal = journal
 
     def pull_changed(self, models: Sequence[ModelRef] | None = None) -> SyncReport:
@@ -178,7 +179,7 @@ class DirectorySync:
     def status(self) -> Status:
         from bayou.sync.status import status  # noqa: PLC0415
 
-        return status(self._repo)
+        return status(self._connection)
 
     @staticmethod
     def _report(mode: Mode) -> SyncReport:
@@ -216,7 +217,7 @@ class Datastore:
         self.sync: SyncService = (
             StoreSync(self.connection, journal, renumber)
             if isinstance(journal, Journal)
-            else DirectorySync(repo, journal)
+            else DirectorySync(self.connection, journal)
         )
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from bayou.objectstore.store import Store
 from bayou.objectstore.url import parse_url
 from bayou.repo import Repo
 from bayou.state.base import RemoteState, SyncBase, repo_remote_url
-from bayou.state.connection import Connection, connected
+from bayou.state.connection import Connection
 from bayou.state.database import Database, remote_of, remote_url
 from bayou.state.freshness import count_untracked, freshness, pending_inputs, record_seen
 from bayou.state.journal import Journal
@@ -36,32 +36,27 @@ COUNT_PACKS_UP_TO = 20_000
 """Entries of base up to which packs are counted without being asked for: a tenth of a second."""
 
 
-def status(
-    repo: Repo, *, packs: bool = False, timeout: float | None = None, connection: Connection | None = None
-) -> Status:
+def status(connection: Connection, *, packs: bool = False, timeout: float | None = None) -> Status:
     """Return the status of a repo's datastore, with one request to the store (offline: none).
 
     Where base is more than 50 commits behind, pages of the log take further requests, as in a sync.
 
     `packs`: count packs however many entries base has; they are counted in base, without a request.
     """
+    repo = connection.repo
     config = repo.config.datastore
-    with connected(repo, connection) as opened:
-        if config.url is None:
-            there = config.path is None or repo.tree_root.is_dir()
-            message = "a directory: nothing to sync" if there else "there is no such directory: mount or create it"
-            return Status(
-                str(repo.tree_root), None, there, None, message, None, True, None, 0, False,
-                config.hydrate, str(repo.tree_root), waiting=freshness(opened).waiting,
-            )  # fmt: skip
-        found = (
-            _offline(repo, opened.database, packs=packs)
-            if repo.offline
-            else _online(repo, opened, timeout, packs=packs)
-        )
-        fresh, database = freshness(opened), opened.database
-        untracked = count_untracked(database, remote_of(database, repo))
-        return replace(found, seen_ms=fresh.seen_ms, age_s=fresh.age_s, waiting=fresh.waiting, untracked=untracked)
+    if config.url is None:
+        there = config.path is None or repo.tree_root.is_dir()
+        message = "a directory: nothing to sync" if there else "there is no such directory: mount or create it"
+        return Status(
+            str(repo.tree_root), None, there, None, message, None, True, None, 0, False,
+            config.hydrate, str(repo.tree_root), waiting=freshness(connection).waiting,
+        )  # fmt: skip
+    database = connection.database
+    found = _offline(repo, database, packs=packs) if repo.offline else _online(repo, connection, timeout, packs=packs)
+    fresh = freshness(connection)
+    untracked = count_untracked(database, remote_of(database, repo))
+    return replace(found, seen_ms=fresh.seen_ms, age_s=fresh.age_s, waiting=fresh.waiting, untracked=untracked)
 
 
 def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs: bool) -> Status:

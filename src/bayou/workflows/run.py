@@ -78,12 +78,12 @@ class WorkflowRun:
 
     def run(
         self,
+        connection: Connection,
         sessions: OpenSession,
         *,
         on_step: OnStep | None = None,
         on_output: OnOutput | None = None,
         every_s: float = EVERY_S,
-        connection: Connection | None = None,
     ) -> Outcome:
         """Run every step, each in a session that `sessions` opens; return when all is done and pushed.
 
@@ -98,8 +98,8 @@ class WorkflowRun:
             recorder.reports.append(pulled)
             fields = run_fields(self._run)
             evaluated = evaluated_workflow(self._workflow, self._run.inputs, fields)
-            scopes = Scopes(records.connection, self._workflow, self._run.inputs, fields, recorder.records_of)
-            worker = Worker(records.connection, self._run, recorder, scopes, sessions, on_output)
+            scopes = Scopes(connection, self._workflow, self._run.inputs, fields, recorder.records_of)
+            worker = Worker(connection, self._run, recorder, scopes, sessions, on_output)
             try:
                 records.evaluated.save_workflow(self._workflow.id, self.run_id, evaluated)
                 recorder.begin()
@@ -140,12 +140,12 @@ def new_run(
     return WorkflowRun(repo, workflow, run)
 
 
-def run_owner(repo: Repo, text: str, connection: Connection | None = None) -> tuple[WorkflowRef, str]:
+def run_owner(connection: Connection, text: str) -> tuple[WorkflowRef, str]:
     """Return the workflow of a run, for the session that resumes it, and the run's id; `text` as for `runs.find`.
 
     Records of other machines are pulled first.
     """
-    with Records(repo, connection=connection) as records:
+    with Records(connection.repo, connection=connection) as records:
         records.sync.pull_changed()
         run = records.runs.find(text)
     return WorkflowRef("workflow", run.workflow_id, run.workflow), run.run_id

@@ -210,7 +210,7 @@ class Worker:
                 tags=self._run.tags,
                 secrets=secrets,
             )
-            prepared = prepare(self._connection.repo, request, self._connection)
+            prepared = prepare(self._connection, request)
         self._recorder.add_secrets(prepared.secrets)
         return prepared
 
@@ -256,14 +256,14 @@ class Scopes(Struct, frozen=True):
         self, job: Job, step: Step, value: object, each: LoopElement | None = None
     ) -> Iterator[EvaluationScope]:
         """Yield the scope for evaluating a `value` of a step; data lookups work during the block."""
-        with DataLookup(self.connection.repo, self.connection) as data:
+        with DataLookup(self.connection) as data:
             earlier = before(self.workflow, job, step)
             yield self._scope(data, self._steps(earlier, value, data), each)
 
     @contextmanager
     def of_job(self, job: Job, value: object) -> Iterator[EvaluationScope]:
         """Yield the scope of a job's guard: it has the steps of the jobs before it."""
-        with DataLookup(self.connection.repo, self.connection) as data:
+        with DataLookup(self.connection) as data:
             no_step = Step("", job.name, job.key_path)
             yield self._scope(data, self._steps(before(self.workflow, job, no_step), value, data), None)
 

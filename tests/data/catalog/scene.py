@@ -80,7 +80,7 @@ def output_file(model: ModelRef, output_id: str, **more: Any) -> tuple[str, byte
 
 @contextmanager
 def catalog_of(repo: Repo) -> Iterator[Catalog]:
-    with Datastore(repo) as datastore, Catalog(repo, datastore.tree) as catalog:
+    with Datastore(repo) as datastore, Catalog(datastore.connection, datastore.tree) as catalog:
         yield catalog
 
 

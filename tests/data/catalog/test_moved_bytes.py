@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bayou.data.catalog import derive, follow_store
-from bayou.state.change_feed import CursorRows, open_feed
+from bayou.state.change_feed import ChangeFeed, CursorRows
+from bayou.state.connection import Connection
 from tests import api
 from tests.data.catalog.scene import REPORT, catalog_of, listed, metadata, write
 from tests.packs.moving import drop_packs, entries_of, move
@@ -61,24 +62,24 @@ def test_p4_a_pull_of_moved_files_changes_base_and_nothing_else(team: Team, wire
 
 def test_p4_the_feed_reports_no_moved_file(team: Team) -> None:
     _, two = two_clones(team)
-    with open_feed(two.repo) as feed:
-        before, rows = feed.cursor, feed.cursor_rows()
+    feed = ChangeFeed(Connection(two.repo))
+    before, rows = feed.cursor, feed.cursor_rows()
     moved = move(team.store(), list(entries_of(team.store()))[:4])
     assert len(moved) == 4
     two.sync()
 
-    with open_feed(two.repo) as feed:
-        changes = feed.changed_since(before, lambda: rows)
+    feed = ChangeFeed(Connection(two.repo))
+    changes = feed.changed_since(before, lambda: rows)
 
-        assert feed.cursor.root != before.root, "base has other rows"
+    assert feed.cursor.root != before.root, "base has other rows"
     assert changes is not None
     assert (changes.paths, changes.below) == (frozenset(), frozenset())
 
 
 def test_p4_the_feed_reports_what_changed_beside_what_moved(team: Team) -> None:
     one, two = two_clones(team)
-    with open_feed(two.repo) as feed:
-        before = feed.cursor
+    feed = ChangeFeed(Connection(two.repo))
+    before = feed.cursor
     move(team.store())
     new = metadata(REPORT, "n1", 2)
     one.sync()
@@ -86,8 +87,8 @@ def test_p4_the_feed_reports_what_changed_beside_what_moved(team: Team) -> None:
     one.sync()
     two.sync()
 
-    with open_feed(two.repo) as feed:
-        changes = feed.changed_since(before, CursorRows)
+    feed = ChangeFeed(Connection(two.repo))
+    changes = feed.changed_since(before, CursorRows)
 
     assert changes is not None
     assert changes.paths == {new.location.metadata, new.location.raw}

@@ -32,7 +32,7 @@ def refresh(clone: Clone) -> int:
     """Bring the catalog up to date; return how many versions it has."""
     with (
         Datastore(clone.repo) as datastore,
-        Catalog(clone.repo, datastore.tree, CatalogEngine("point")) as catalog,
+        Catalog(datastore.connection, datastore.tree, CatalogEngine("point")) as catalog,
     ):
         catalog.refresh()
         return catalog.count_versions()

@@ -6,6 +6,7 @@ import pytest
 
 from bayou.data.records import Records
 from bayou.repo import Repo
+from bayou.state.connection import Connection
 from tests.data.catalog.scene import REPORT, VPC, brief, catalog_of, listed, metadata, write
 from tests.sync.children import run, run_to_death, start
 from tests.sync.conftest import Team
@@ -184,10 +185,10 @@ with Datastore(repo) as datastore:
     with catalog_of(ours.repo) as catalog:
         assert not catalog.refresh().changed
         from bayou.data.catalog.derive import is_current
-        from bayou.state.change_feed import open_feed
+        from bayou.state.change_feed import ChangeFeed
 
-        with open_feed(ours.repo) as feed:
-            assert catalog._file.read(lambda db: is_current(db, feed))
+        feed = ChangeFeed(Connection(ours.repo))
+        assert catalog._file.read(lambda db: is_current(db, feed))
 
 
 def test_a_list_opens_no_file_of_the_tree_and_makes_no_directory_listing(repo: Repo) -> None:

@@ -324,7 +324,7 @@ def test_names_that_look_like_versions_are_names(repo: Repo) -> None:
 
 def test_catalogs_do_not_mind_being_closed_twice(repo: Repo) -> None:
     with Datastore(repo) as datastore:
-        catalog = Catalog(repo, datastore.tree)
+        catalog = Catalog(datastore.connection, datastore.tree)
         catalog.refresh()
         catalog.close()
         catalog.close()

@@ -79,7 +79,7 @@ def setup(
     from bayou.data.sync_hooks import finish_pending_changesets, renumber  # noqa: PLC0415
     from bayou.maintenance.setup import setup  # noqa: PLC0415
 
-    finish_pending_changesets(repo)
+    finish_pending_changesets(common.connect(repo))
     kept.now("bayou.toml is as it was")
     with common.output.progress() as progress:
         report = setup(
@@ -109,7 +109,7 @@ def status(common: Common, packs: bool, timeout: float | None) -> int:
     repo = common.open_repo()
     from bayou.sync.status import status  # noqa: PLC0415
 
-    report = status(repo, packs=packs, timeout=timeout)
+    report = status(common.connect(repo), packs=packs, timeout=timeout)
     common.output.emit(render_datastore.status_json(report), render_datastore.status_text(report))
     return _FAILED if report.healthy is False else 0
 
@@ -158,14 +158,14 @@ def sync(
 
     connection = common.connect(repo)
     if not dry_run:
-        finish_pending_changesets(repo, connection)
+        finish_pending_changesets(connection)
     kept.now(nothing="nothing was transferred, and no change that was made here is lost")
     mode: Mode = "push" if push else "pull" if pull else "sync"
     options = SyncOptions(mode, dry_run, on_conflict, adopt, allow_mass_delete, engine, renumber=renumber)
     failure: BayouError | None = None
     with common.output.progress() as progress:
         try:
-            report = sync(repo, options, timeout=timeout, progress=progress, connection=connection)
+            report = sync(connection, options, timeout=timeout, progress=progress)
         except StoreError as error:
             _say_waiting(error, connection)
             raise
@@ -174,7 +174,7 @@ def sync(
     if report.pulled.files or report.pulled.deleted or report.pushed.renumbered:
         from bayou.data.records import refresh_catalog  # noqa: PLC0415
 
-        refresh_catalog(repo, engine, connection)
+        refresh_catalog(connection, engine)
     common.output.emit(
         render_datastore.sync_json(report), render_datastore.sync_text(report, verbose=common.verbose > 0)
     )
@@ -396,7 +396,7 @@ def hydrate(common: Common, target: str | None, timeout: float | None) -> None:
 
     kept.now(nothing="nothing was fetched")
     with common.output.progress():
-        moved = hydrate(repo, target, timeout=timeout)
+        moved = hydrate(common.connect(repo), target, timeout=timeout)
     common.output.emit(render_datastore.hydrate_json(moved), render_datastore.hydrate_text(moved))
 
 
@@ -417,12 +417,12 @@ def cat(common: Common, path: str, locate: bool, timeout: float | None) -> None:
 
     connection = common.connect(repo)
     if locate:
-        found = read_file.locate(repo, path, timeout=timeout, connection=connection)
+        found = read_file.locate(connection, path, timeout=timeout)
         common.output.emit(render_maintenance.location_json(found), render_maintenance.location_text(found))
         return
     from bayou.cli.content import text_of, write_stdout  # noqa: PLC0415
 
-    with read_file.open_content(repo, path, timeout=timeout, connection=connection) as content:
+    with read_file.open_content(connection, path, timeout=timeout) as content:
         if common.json:
             common.output.emit(render_maintenance.content_json(content, text_of(content.file, content.size)), ())
         else:
@@ -446,9 +446,7 @@ def export(common: Common, directory: Path, prefix: str | None, timeout: float |
     kept.now("nothing was written")
     try:
         with common.output.progress() as progress:
-            report = export(
-                repo, directory, prefix=prefix, timeout=timeout, progress=progress, connection=common.connect(repo)
-            )
+            report = export(common.connect(repo), directory, prefix=prefix, timeout=timeout, progress=progress)
     except KeyboardInterrupt as error:
         written = getattr(error, "__notes__", [])
         if not written:

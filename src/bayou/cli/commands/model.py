@@ -170,7 +170,7 @@ def run(common: Common, name: str, method: str, texts: tuple[tuple[str, str], ..
     definition = find_model(repo, name)
     wanted = find_method(find_type(repo.running(), definition.type), method)
     inputs = {**given, **(coerce(named, wanted.arguments) if named else {})}
-    prepared = prepare(repo, RunRequest(definition, method, inputs), common.connect(repo))
+    prepared = prepare(common.connect(repo), RunRequest(definition, method, inputs))
     cancel = stop_event()
     outputs: list[Output] = []
 

@@ -351,7 +351,7 @@ def resume(common: Common, text: str, abandoned: bool) -> int:
     connection = common.connect(repo)
     run_id = text
     try:
-        owner, run_id = run_owner(repo, text, connection)
+        owner, run_id = run_owner(connection, text)
         # A session of its own claims the run, so that every clone sees that the run goes on.
         with write_session(repo, models=[owner], on_wait=common.output.notify, connection=connection) as session:
             workflow_run = resumed_run(repo, session.records, run_id, abandoned=abandoned)
@@ -445,7 +445,7 @@ def _execute(common: Common, repo: Repo, workflow_run: WorkflowRun) -> int:
     on_output = printer.show if printer is not None else None
     try:
         with common.output.progress() if printer is None else nullcontext():  # what steps print would be drawn over
-            outcome = workflow_run.run(sessions, on_step=on_step, on_output=on_output, connection=connection)
+            outcome = workflow_run.run(connection, sessions, on_step=on_step, on_output=on_output)
     except OUTAGES as error:
         # The first pull failed: nothing was run, and nothing recorded.
         error.hint = f"{_NOT_RUN}; {error.hint}" if error.hint else _NOT_RUN

@@ -21,8 +21,7 @@ from bayou.data.catalog.derive import RefreshReport, is_current
 from bayou.data.catalog.rows import OutputRow, RunRow, VersionRow
 from bayou.data.catalog.schema import TABLES, output_of, quoted, run_of, version_of
 from bayou.data.engine import CatalogEngine
-from bayou.repo import Repo
-from bayou.state.change_feed import open_feed
+from bayou.state.change_feed import ChangeFeed
 from bayou.state.connection import Connection
 from bayou.worktree.tree import Worktree
 
@@ -92,14 +91,12 @@ class Catalog:
     records in a rebuild of many.
     """
 
-    def __init__(
-        self, repo: Repo, tree: Worktree, engine: CatalogEngine | None = None, connection: Connection | None = None
-    ) -> None:
-        self._repo = repo
+    def __init__(self, connection: Connection, tree: Worktree, engine: CatalogEngine | None = None) -> None:
+        self._repo = connection.repo
         self._connection = connection
         self._engine = engine or CatalogEngine()
         self._root = tree.root
-        self._file = CatalogFile(repo.catalog)
+        self._file = CatalogFile(connection.repo.catalog)
 
     def refresh(self) -> RefreshReport:
         """Catch up with the tree, or rebuild a missing, damaged or foreign catalog; return what changed.
@@ -114,9 +111,9 @@ class Catalog:
             if changes is None:
                 return RefreshReport()
             return self._catch_up(lambda db, backfill: follow_directory.catch_up(db, self._root, changes, backfill))
-        with open_feed(self._repo, self._connection) as feed:
-            if self._file.read(lambda db: is_current(db, feed)):
-                return RefreshReport()
+        feed = ChangeFeed(self._connection)
+        if self._file.read(lambda db: is_current(db, feed)):
+            return RefreshReport()
         return self._catch_up(self._follow)
 
     def _catch_up(self, work: Callable[[sqlite3.Connection, Backfill], RefreshReport]) -> RefreshReport:
@@ -129,8 +126,7 @@ class Catalog:
     def _follow(self, db: sqlite3.Connection, backfill: Backfill) -> RefreshReport:
         from bayou.data.catalog.follow_store import follow  # noqa: PLC0415
 
-        with open_feed(self._repo, self._connection) as feed:
-            return follow(db, self._root, feed, backfill)
+        return follow(db, self._root, ChangeFeed(self._connection), backfill)
 
     def change(self, put: Iterable[VersionRow | OutputRow | RunRow] = (), drop: Iterable[str] = ()) -> None:
         """Put rows, and drop the rows of the files at some paths, in one transaction."""

@@ -22,7 +22,6 @@ from bayou.data.query.expression import check_size
 from bayou.models.expressions.check import Where, compiled, keys_used
 from bayou.models.expressions.scan import Code, EvaluationScope, Path, parse
 from bayou.models.find import resolve_model
-from bayou.repo import Repo
 
 if TYPE_CHECKING:
     from bayou.data.items import Item
@@ -62,8 +61,7 @@ def redact(value: Any, secrets: Collection[str]) -> Any:
 class DataLookup:
     """Answers `data.latest`, `data.version` and `data.query`. Opens the records when they are first needed."""
 
-    def __init__(self, repo: Repo, connection: Connection | None = None) -> None:
-        self._repo = repo
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._records: Records | None = None
         self._open = ExitStack()
@@ -71,7 +69,7 @@ class DataLookup:
     def version(self, model: str, name: str, number: int | None, *, content: bool) -> dict[str, Any]:
         """Return a version, or (None) the newest; its content is read only if `content` is set."""
         records = self._opened()
-        item = records.data.get(resolve_model(self._repo, model, records), name, number)
+        item = records.data.get(resolve_model(records.repo, model, records), name, number)
         return view(records, item, content=content)
 
     def query(self, predicate: str) -> list[Any]:
@@ -92,7 +90,7 @@ class DataLookup:
         if self._records is None:
             from bayou.data.records import Records  # noqa: PLC0415  (most expressions use no data)
 
-            self._records = self._open.enter_context(Records(self._repo, connection=self._connection))
+            self._records = self._open.enter_context(Records(self._connection.repo, connection=self._connection))
         return self._records
 
     def __enter__(self) -> DataLookup:
