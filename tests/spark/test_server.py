@@ -24,9 +24,8 @@ from bayou.spark.server import files as terminate_module
 from bayou.spark.server import identity, launch, options, watch
 from bayou.spark.server.class_archive import Archive
 from bayou.spark.server.control import SparkServer, release
-from bayou.spark.server.files import ServerFiles, start_detached, terminate
+from bayou.spark.server.files import ServerFiles, ServerRecord, read_record, start_detached, terminate, write_record
 from bayou.spark.server.identity import Identity, SparkHome, inherited, server_environment
-from bayou.spark.server.record import ServerRecord, read_record, write_record
 from tests.trusting import trust
 
 RECORD = ServerRecord(1, 2, "key:nonce", "token")

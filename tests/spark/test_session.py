@@ -19,9 +19,8 @@ from bayou.core.errors import DeadlinePassed, SparkError, SparkFailed, SparkLost
 from bayou.core.file_lock import is_locked
 from bayou.spark.server import identity
 from bayou.spark.server.control import SparkServer
-from bayou.spark.server.files import ServerFiles
+from bayou.spark.server.files import ServerFiles, read_record, write_record
 from bayou.spark.server.options import IDENTITY
-from bayou.spark.server.record import read_record, write_record
 from bayou.spark.session import _connect, close_session, log_of, open_session, spark_errors, spark_session
 from tests.spark.conftest import SECRET, end_servers
 from tests.spark.test_server import eventually

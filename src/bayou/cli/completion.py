@@ -17,6 +17,8 @@ from click.shell_completion import BashComplete, CompletionItem
 _MOST = 200
 """The most names that are offered: a user cannot choose from a longer list."""
 
+_BUSY_S = 0.2
+
 
 class BashScript(BashComplete):
     """Click's script for bash, but a directory, which ends with a slash, gets no space: the path goes on behind it."""
@@ -86,13 +88,17 @@ def _root(context: click.Context) -> Path:
 
 def _select(context: click.Context, statement: str, *parameters: object) -> Iterator[str]:
     """Yield the first column of a query of the catalog, which is opened to read only."""
+    import sqlite3  # noqa: PLC0415
+    from urllib.parse import quote  # noqa: PLC0415
+
     from bayou.config.ownership import find_own_catalog  # noqa: PLC0415
-    from bayou.data.catalog.peek import select_texts  # noqa: PLC0415
     from bayou.repo import LOCAL  # noqa: PLC0415
 
     file = find_own_catalog(_root(context) / LOCAL)
     if file is not None:
-        yield from select_texts(file, statement, parameters)
+        uri = f"file:{quote(os.fsencode(file))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as db:
+            yield from (str(value) for (value, *_) in db.execute(statement, parameters))
 
 
 def _definitions(context: click.Context, folder: str) -> Iterator[str]:

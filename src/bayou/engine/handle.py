@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from functools import lru_cache
 
+from bayou.config import Config
 from bayou.core.deadline import Deadline
 from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
@@ -24,6 +25,18 @@ class StoreHandle:
         self._store = store
         self._spec = spec
         self._deadline = deadline
+
+    @staticmethod
+    def of(config: Config, store: Store, deadline: Deadline) -> StoreHandle:
+        """Return the handle of a repo's store; workers open a client only if the user trusts the repo (V23)."""
+
+        def spec() -> StoreSpec:
+            datastore = config.datastore
+            datastore.require_trust()  # V23
+            assert datastore.url is not None  # a directory has no store
+            return StoreSpec.of(datastore.url, datastore.namespace, datastore.options, config.sync.concurrency)
+
+        return StoreHandle(store, spec, deadline)
 
     @property
     def url(self) -> str:

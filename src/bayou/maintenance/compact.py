@@ -28,6 +28,7 @@ from bayou.core.errors import AlreadySyncing, PreconditionFailed, StateError, St
 from bayou.core.ids import ulid
 from bayou.core.iterators import batched
 from bayou.core.progress import Progress
+from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor, Needs
 from bayou.engine.select import SCAN, TRANSFER, Engines
 from bayou.index.entry import Entry
@@ -45,7 +46,6 @@ from bayou.objectstore.retry import SWAP_BACKOFF
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 from bayou.state import base
-from bayou.sync.bulk import store_handle
 from bayou.sync.commit.commit import LOSSES_BEFORE_LEASE, commit_lease
 from bayou.sync.context import identity, open_context
 from bayou.sync.plan.remote_snapshot import read_snapshot
@@ -73,7 +73,7 @@ def compact(
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     report = CompactReport(dry_run=dry_run)
     store = repo.store().within(deadline)
-    handle = store_handle(repo.config, store, deadline)
+    handle = StoreHandle.of(repo.config, store, deadline)
     engines = Engines.of(repo.config, engine, deadline, report.warn, progress)
     planner = Planner(handle, repo.config.sync, now_ms() - round(grace_s * 1000))
     read = partial(require_head, handle, engines, "compacted")

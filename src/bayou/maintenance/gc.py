@@ -37,7 +37,6 @@ from bayou.maintenance.gc_jobs import Sweep, gc_roots, is_ours
 from bayou.objectstore import keys
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
-from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.plan.discovery_job import discover
 from bayou.sync.report import CollectReport
@@ -64,7 +63,7 @@ def collect(
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     store = repo.store().within(deadline)
     warnings: list[str] = []
-    handle = store_handle(repo.config, store, deadline)
+    handle = StoreHandle.of(repo.config, store, deadline)
     engines = Engines.of(repo.config, engine, deadline, warnings.append, progress)
     read = partial(require_head, handle, engines, "collected")
     seen = read()

@@ -25,6 +25,7 @@ from bayou.core.deadline import Deadline
 from bayou.core.errors import MassDelete, NotFound, UsageError
 from bayou.core.ids import ulid
 from bayou.core.progress import Progress
+from bayou.engine.handle import StoreHandle
 from bayou.engine.job import Executor
 from bayou.engine.select import TRANSFER, Engines, Request
 from bayou.index.head import Head, iter_log, read_head
@@ -50,7 +51,6 @@ from bayou.objectstore.retry import SWAP_BACKOFF
 from bayou.objectstore.store import Store
 from bayou.repo import Repo
 from bayou.state.database import remote_url
-from bayou.sync.bulk import store_handle
 from bayou.sync.context import identity
 from bayou.sync.plan.steps import is_mass
 from bayou.sync.report import ReplicateReport
@@ -106,7 +106,9 @@ def replicate(
         _head(source),
         target,
         repo.config.sync,
-        Stores(store_handle(repo.config, source, deadline), store_handle(_with(repo, remote).config, target, deadline)),
+        Stores(
+            StoreHandle.of(repo.config, source, deadline), StoreHandle.of(_with(repo, remote).config, target, deadline)
+        ),
         Engines.of(repo.config, engine, deadline, report.warn, progress),
         allow_mass_delete,
         identity(),

@@ -48,7 +48,7 @@ _COLUMNS = {str: BYTES, bytes: BYTES, int: INT, float: pyarrow.float64(), bool: 
 
 
 class SparkExecutor:
-    """Runs parts as tasks of one session. An `engine.job.Executor`, and a `sync.bulk.BulkExecutor`."""
+    """Runs parts as tasks of one session. An `engine.job.Executor`, and a `sync.bulk_pass.BulkExecutor`."""
 
     engine = "spark"
 

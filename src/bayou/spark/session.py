@@ -42,8 +42,8 @@ from bayou.core.errors import (
 )
 from bayou.core.file_lock import FileLock
 from bayou.spark.server.control import START_S, SparkServer, release
+from bayou.spark.server.files import ServerRecord
 from bayou.spark.server.options import IDENTITY
-from bayou.spark.server.record import ServerRecord
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -21,9 +22,9 @@ from bayou.core.errors import IndexDamaged, SparkFailed
 from bayou.core.progress import CombinedProgress
 from bayou.engine.job import Executor
 from bayou.index.tree import IndexTree, diff, scan
+from bayou.objectstore.spec import StoreSpec
 from bayou.state import file_stats
 from bayou.state.journal import JournalSnapshot
-from bayou.sync.bulk import BulkExecutor
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import remote_snapshot, windows
 from bayou.sync.plan.compare_job import compare
@@ -42,6 +43,17 @@ from bayou.sync.transfer.pull import IncomingFile, downloads
 
 _NAMED = 3
 """Conflicts that an error message names."""
+
+
+@runtime_checkable
+class BulkExecutor(Protocol):
+    """An executor whose workers also transfer files."""
+
+    def transfer_executor(self, spec: StoreSpec, context: SyncContext) -> BulkTransferExecutor:
+        """Return what transfers the files of a sync.
+
+        `SparkNotShared` if workers cannot see the tree or the staging directory.
+        """
 
 
 def large_pass(context: SyncContext, executor: Executor, store_view: RemoteSnapshot | None = None) -> bool:

@@ -34,7 +34,6 @@ from bayou.state.database import Database
 from bayou.state.file_stats import file_stat
 from bayou.state.journal import Journal
 from bayou.state.part_log import PartLogs
-from bayou.sync.bulk import store_handle
 from bayou.sync.commit.commit import Committer
 from bayou.sync.plan.local_scanner import ObservedPath
 from bayou.sync.plan.policy import Policy
@@ -111,7 +110,7 @@ class SyncContext(Struct, frozen=True):
     @property
     def handle(self) -> StoreHandle:
         """The store as a job holds it: picklable, and opened again in a worker."""
-        return store_handle(self.repo.config, self.store, self.deadline)
+        return StoreHandle.of(self.repo.config, self.store, self.deadline)
 
     def take_head(self) -> HeadSeen | None:
         """Return the head that this session has just read, if the options allow to use it; a pull keeps it for a push.

@@ -17,10 +17,9 @@ from bayou.core.file_lock import FileLock, is_locked
 from bayou.spark.java import Java, find_java
 from bayou.spark.server import watch
 from bayou.spark.server.class_archive import Archive
-from bayou.spark.server.files import ServerFiles, servers_cache, terminate
+from bayou.spark.server.files import ServerFiles, ServerRecord, read_record, servers_cache, terminate
 from bayou.spark.server.identity import LOCAL_ADDRESS, Identity, SparkHome, find_spark, identify
 from bayou.spark.server.launch import launch
-from bayou.spark.server.record import ServerRecord, read_record
 
 LOCAL = "local[*,4]"
 """The default master: all cores of this machine, and four attempts at each task, as on a cluster."""

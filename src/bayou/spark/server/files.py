@@ -1,4 +1,4 @@
-"""The directory of a server, and the server's process: start it detached from the command, signal it, end it.
+"""The directory of a server, its record (`server.json`), and its process: start it detached, signal it, end it.
 
 Each server has a directory of its own in the user's cache, named after the key of its identity. The locks in it are
 the only evidence of life: the kernel releases a lock when its holder ends, so that neither a killed server, nor a
@@ -7,6 +7,7 @@ reboot, nor a reused process id is taken for a running server.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -15,12 +16,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from bayou.config import SparkConfig
+from bayou.core.atomic_file import atomic_file
 from bayou.core.errors import SparkUnavailable
 from bayou.core.file_lock import is_locked
+from bayou.core.structs import SelectiveStruct
 
 LONGEST_SOCKET = 100
 """The longest path of a Unix socket in bytes; the limits of systems differ by a few bytes."""
@@ -213,3 +218,34 @@ def _wait_for_end(files: ServerFiles, seconds: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+class ServerRecord(SelectiveStruct, frozen=True):
+    """How to reach a running server. A client compares `identity` with what the server itself reports (`IDENTITY`)."""
+
+    unshown: ClassVar[tuple[str, ...]] = ("token",)
+
+    port: int
+    pid: int
+    identity: str
+    token: str
+
+    @property
+    def url(self) -> str:
+        return f"sc://localhost:{self.port}"
+
+
+def read_record(files: ServerFiles) -> ServerRecord | None:
+    """Return the record of a server; None if there is none, or if it is not well-formed."""
+    try:
+        found = ServerRecord(**json.loads(files.record.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    kinds = (found.port, int), (found.pid, int), (found.identity, str), (found.token, str)
+    return found if all(isinstance(value, kind) for value, kind in kinds) else None
+
+
+def write_record(files: ServerFiles, record: ServerRecord) -> None:
+    """Write the record atomically, readable for this user alone."""
+    with atomic_file(files.record, mode=0o600, temporary=files.record.with_suffix(".new")) as file:
+        file.write(json.dumps(asdict(record)).encode())

@@ -17,9 +17,8 @@ from bayou.core.file_lock import FileLock, is_locked
 from bayou.spark.java import Java
 from bayou.spark.server import options
 from bayou.spark.server.class_archive import Archive
-from bayou.spark.server.files import ServerFiles, signal_server, start_detached
+from bayou.spark.server.files import ServerFiles, ServerRecord, signal_server, start_detached, write_record
 from bayou.spark.server.identity import LOCAL_DIRS, Identity, SparkHome, server_environment
-from bayou.spark.server.record import ServerRecord, write_record
 
 _POLL_S = 0.05
 _ADDRESS = re.compile(re.escape(options.LISTENS) + r"\S*?:(\d+)\s")
