@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -35,6 +37,40 @@ def s3(s3_env: S3Endpoint) -> Connect:
     prefix = ulid()
     return lambda namespace=None: open_store(
         f"s3://{BUCKET}/{prefix}", namespace=namespace, options={"endpoint": s3_env.url}, policy=QUICK
+    )
+
+
+@pytest.fixture(scope="module")
+def moto_url() -> Iterator[str]:
+    """The address of moto's server, with a bucket.
+
+    It serves one request at a time: moto checks a condition and writes without a lock, so in threads two writers of one
+    key could win.
+    """
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        def log(self, *_: object) -> None: ...
+
+    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), request_handler=Quiet)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.port}"
+    urlopen(Request(f"{url}/{BUCKET}", method="PUT"), timeout=60).close()
+    yield url
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def moto(moto_url: str, monkeypatch: pytest.MonkeyPatch) -> Connect:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    prefix = ulid()
+    return lambda namespace=None: open_store(
+        f"s3://{BUCKET}/{prefix}", namespace=namespace, options={"endpoint": moto_url}, policy=QUICK
     )
 
 

@@ -36,6 +36,12 @@ class TestSeaweedFS(StoreContract):
         return s3
 
 
+class TestMoto(StoreContract):
+    @pytest.fixture
+    def connect(self, moto: Connect) -> Connect:
+        return moto
+
+
 @pytest.mark.gcs
 class TestGcs(StoreContract):
     @pytest.fixture
