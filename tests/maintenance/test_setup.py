@@ -196,8 +196,6 @@ def test_a_directory_that_cannot_be_one_is_refused(team: Team, target: str) -> N
         ("models", "lies in models/ of this repo"),
         ("workflows/data", "lies in workflows/ of this repo"),
         ("link/data", "lies in models/ of this repo"),
-        (".", "contains this repo"),
-        ("..", "contains this repo"),
     ],
 )
 def test_a_directory_that_mixes_data_with_the_repo_is_refused(team: Team, place: str, said: str) -> None:
@@ -210,7 +208,7 @@ def test_a_directory_that_mixes_data_with_the_repo_is_refused(team: Team, place:
     assert (a.repo.file.read_text(), a.files) == (config, FILES)
 
 
-@pytest.mark.parametrize("place", [".bayou/tree", "shared", "models-data"])
+@pytest.mark.parametrize("place", [".bayou/tree", "shared", "models-data", "."])
 def test_a_directory_of_its_own_in_the_repo_is_accepted(team: Team, place: str) -> None:
     a = newcomer(team, "a", TEXTS)
     set_up(a, a.repo.root / place)

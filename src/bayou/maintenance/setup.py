@@ -418,13 +418,14 @@ def _to_directory(request: _Request, target: Path) -> SetupReport:
 
 
 def _check_apart(repo: Repo, target: Path) -> None:
-    """Raise `UsageError` if a directory mixes data with the state or the definitions of this repo."""
+    """Raise `UsageError` if a directory lies among the state or the definitions of this repo.
+
+    A directory that contains the repo is allowed: payload roots are not among the names that a repo uses.
+    """
     hint = "choose a directory of its own, or the repo's own: .bayou/tree"
-    real, root = Path(os.path.realpath(target)), Path(os.path.realpath(repo.root))
-    if root.is_relative_to(real):
-        raise UsageError(f"{target} contains this repo", hint=hint)
+    real = Path(os.path.realpath(target))
     for name in (LOCAL, "models", "workflows"):
-        if real.is_relative_to(os.path.realpath(root / name)):
+        if real.is_relative_to(os.path.realpath(repo.root / name)):
             raise UsageError(f"{target} lies in {name}/ of this repo", hint=hint)
 
 
