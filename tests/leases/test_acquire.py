@@ -7,8 +7,10 @@ from datetime import datetime
 
 import pytest
 
-from bayou.core.errors import LeaseCorrupt, LeaseLost, LeaseTimeout
+from bayou.core.deadline import Deadline
+from bayou.core.errors import LeaseCorrupt, LeaseLost, LeaseTimeout, PreconditionFailed
 from bayou.leases import STORE, Leases, model_key
+from bayou.leases.acquire import Wait
 from bayou.leases.objects import FreeLease, HeldLease, LeaseObjects, object_key
 from bayou_testing.proxy import HttpProxy
 from tests.leases.conftest import Place, SlowTime
@@ -203,6 +205,17 @@ def test_f090_each_waiter_looks_less_often_the_longer_it_waits(directory: Place,
         Leases(directory.store()).acquire(KEY, wait_s=60)
     assert len(slow_time.naps) <= 15, "a minute of waiting is a dozen requests"
     assert max(slow_time.naps) <= 8.0
+
+
+def test_v17_time_that_ends_while_another_process_takes_the_lease_is_a_timeout() -> None:
+    def lose() -> None:
+        try:
+            raise PreconditionFailed("another process was faster")
+        except PreconditionFailed:
+            Deadline.after(0).remaining()
+
+    with pytest.raises(LeaseTimeout):
+        Wait(0).until(lose)
 
 
 def test_how_long_to_wait_comes_from_the_environment(

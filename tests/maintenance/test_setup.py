@@ -208,11 +208,18 @@ def test_a_directory_that_mixes_data_with_the_repo_is_refused(team: Team, place:
     assert (a.repo.file.read_text(), a.files) == (config, FILES)
 
 
-@pytest.mark.parametrize("place", [".bayou/tree", "shared", "models-data", "."])
+@pytest.mark.parametrize("place", [".bayou/tree", "shared", "models-data"])
 def test_a_directory_of_its_own_in_the_repo_is_accepted(team: Team, place: str) -> None:
     a = newcomer(team, "a", TEXTS)
     set_up(a, a.repo.root / place)
     assert (a.repo.tree_root, a.files) == (a.repo.root / place, FILES)
+
+
+def test_a_directory_that_contains_the_repo_is_accepted(team: Team) -> None:
+    a = newcomer(team, "a", TEXTS)
+    set_up(a, a.repo.root)
+    assert a.repo.tree_root == a.repo.root
+    assert FILES.items() <= a.files.items()
 
 
 @pytest.mark.parametrize("into", ["store", "directory"])

@@ -179,7 +179,7 @@ class Wait:
         cause: object = obstacle.cause if obstacle is not None else None
         if obstacle is None and passed is not None:
             cause = passed.__cause__ or passed.__context__
-        if isinstance(cause, StoreError):
+        if isinstance(cause, StoreError) and cause.retryable:
             return cause  # the store did not answer: no process is known to hold the lease
         why = str(obstacle) if obstacle is not None else passed.message if passed else "the store did not answer"
         return LeaseTimeout(
