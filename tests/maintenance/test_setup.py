@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 import bayou.maintenance.setup as setup_code
 from bayou.config.write import write_datastore
-from bayou.core.errors import AccessDenied, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
+from bayou.core.errors import AccessDenied, HeadLost, NoSuchBucket, StoreEmptied, SyncError, TreeError, UsageError
+from bayou.objectstore import keys
 from bayou.objectstore.keys import as_listed
 from bayou_testing.faulty import Fault
 from tests import api
@@ -261,6 +263,29 @@ def test_a_store_that_was_emptied_is_joined_anew_and_filled(team: Team) -> None:
     assert (report.pushed, report.migrated, report.conflicts) == (2, 2, [])
     assert entries_of(team.store()).keys() == FILES.keys()
     assert a.sync().engine == "fast"
+
+
+def test_the_command_that_joins_anew_names_the_namespace_and_the_options_of_this_store(s3_team: Team) -> None:
+    a = newcomer(s3_team, "a", TEXTS)
+    set_up(a, s3_team, namespace="ns")
+    s3_team.store("ns").delete([keys.HEAD])
+    with pytest.raises(StoreEmptied) as told:
+        a.sync()
+    words = shlex.split((told.value.hint or "").partition("join it anew: ")[2])
+    options = [word for pair in sorted(s3_team.options.items()) for word in ("--option", "=".join(pair))]
+    assert words == ["bayou", "datastore", "setup", s3_team.url, "--namespace", "ns", *options]
+    assert options
+
+
+def test_a_log_of_a_store_that_lost_its_head_is_an_error_and_not_empty(team: Team) -> None:
+    a, joined, stranger = newcomer(team, "a", TEXTS), team.clone("joined"), team.clone("stranger")
+    set_up(a, team)
+    joined.pull()
+    team.store().delete([keys.HEAD])
+    with pytest.raises(StoreEmptied):
+        api.log(joined.repo, 10)
+    with pytest.raises(HeadLost):
+        api.log(stranger.repo, 10)
 
 
 @pytest.mark.usefixtures("loose_objects")

@@ -7,6 +7,7 @@ datastore that is a store.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,17 @@ class DatastoreConfig(SelectiveStruct, frozen=True):
         """Raise `TrustNeeded` unless this user has allowed the configured servers and directories (V23)."""
         if self.gate is not None:
             self.gate.require()
+
+    def setup_command(self) -> str:
+        """Return the command that sets up this very store, for a hint: without its options it would name another."""
+        words = ["bayou", "datastore", "setup", self.url or self.path or "."]
+        if self.namespace is not None:
+            words += ["--namespace", self.namespace]
+        for name, value in sorted(self.options.items()):
+            words += ["--option", f"{name}={value}"]
+        if self.hydrate == "lazy":
+            words.append("--lazy")
+        return shlex.join(words)
 
 
 class SyncConfig(Struct, frozen=True):

@@ -254,7 +254,7 @@ def _record_moves(repo: Repo, store: Store, deadline: Deadline) -> None:
             known = context.base.remote
             if not context.base.known:
                 return
-            snapshot = read_snapshot(context.store, context.cache, known, etag=None)
+            snapshot = read_snapshot(context.store, context.cache, known, context.repo.config.datastore, etag=None)
             assert snapshot is not None  # the request had no ETag
             assert snapshot.seen is not None
             resolve_pending(context, snapshot.seen)

@@ -342,7 +342,8 @@ def _join(context: SyncContext) -> tuple[RemoteSnapshot | None, bool]:
     Base forgets the other store, so that its entries cause no deletes and no skipped files in this one.
     """
     try:
-        remote_snapshot.read_snapshot(context.store, context.cache, context.base.remote, etag=None)
+        config = context.repo.config.datastore
+        remote_snapshot.read_snapshot(context.store, context.cache, context.base.remote, config, etag=None)
         return None, False
     except (StoreSwapped, StoreRestored):
         context.base.forget()

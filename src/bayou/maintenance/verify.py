@@ -182,7 +182,8 @@ def _read_head(context: SyncContext) -> HeadSeen:
     except NotFound:
         discover(context.handle, context.engines).close()  # HeadLost, if something shows that there was one (P9)
         if context.base.remote.store is not None:
-            raise remote_snapshot.store_emptied(context.store, context.base.remote) from None
+            config = context.repo.config.datastore
+            raise remote_snapshot.store_emptied(context.store, context.base.remote, config) from None
         raise NotFound(
             f"{context.store.url} has no index yet", hint="`bayou datastore sync --push` makes one"
         ) from None

@@ -202,7 +202,9 @@ def _read_remote(context: SyncContext, *, ours: bool, etag: str | None) -> Remot
     remote_state = context.base.remote
     seen = context.take_head()
     try:
-        return remote_snapshot.read_snapshot(context.store, context.cache, remote_state, etag=etag, seen=seen)
+        return remote_snapshot.read_snapshot(
+            context.store, context.cache, remote_state, context.repo.config.datastore, etag=etag, seen=seen
+        )
     except NotFound:
         pushes = context.options.mode == "push" or ours
         if context.options.mode == "pull" or context.options.dry_run or not pushes:

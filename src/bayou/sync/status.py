@@ -12,6 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from bayou.config.settings import DatastoreConfig
 from bayou.core.deadline import Deadline
 from bayou.core.errors import BayouError, HeadLost, NodeDamaged, NodeMissing, NotFound
 from bayou.core.text import count
@@ -23,7 +24,7 @@ from bayou.objectstore.store import Store
 from bayou.objectstore.url import parse_url
 from bayou.repo import Repo
 from bayou.state.base import RemoteState, SyncBase, repo_remote_url
-from bayou.state.connection import Connection
+from bayou.state.connection import Connection, connected
 from bayou.state.database import Database, remote_of, remote_url
 from bayou.state.freshness import count_untracked, freshness, pending_inputs, record_seen
 from bayou.state.journal import Journal
@@ -81,9 +82,9 @@ def _online(repo: Repo, connection: Connection, timeout: float | None, *, packs:
             if etag != known.etag:
                 from bayou.sync.plan.remote_snapshot import check_history  # noqa: PLC0415
 
-                check_history(store, known, seen.head)
+                check_history(store, known, seen.head, config)
     except NotFound:
-        lost = _lost_head(store, known)
+        lost = _lost_head(store, known, config)
         healthy, message = lost is None, _explained(lost) if lost is not None else "the store has no index yet"
     except BayouError as error:
         healthy, message = False, _explained(error)
@@ -135,12 +136,12 @@ def _packs(repo: Repo, base: SyncBase, *, asked: bool) -> PackStatus | None:
     return PackStatus(count, small, size, dead) if count else None
 
 
-def _lost_head(store: Store, known: RemoteState) -> BayouError | None:
+def _lost_head(store: Store, known: RemoteState, config: DatastoreConfig) -> BayouError | None:
     """Return the error of a store that has lost its head: base knows a commit, or objects of commits are there (P9)."""
     if known.commit is not None:
         from bayou.sync.plan.remote_snapshot import store_emptied  # noqa: PLC0415
 
-        return store_emptied(store, known)
+        return store_emptied(store, known, config)
     from bayou.index.discovery import head_lost  # noqa: PLC0415
 
     try:
@@ -171,10 +172,14 @@ def _message(in_sync: bool, paths: int, inputs: int) -> str:
 
 
 def log(repo: Repo, n: int) -> list[LogRow]:
-    """Return the newest rows of the store's log."""
+    """Return the newest rows of the store's log; none if the store has no head yet, an error if it has lost it."""
     store = repo.store().within(Deadline.after(repo.config.sync.timeout))
     try:
         seen = read_head(store)
     except NotFound:
+        with connected(repo, None) as opened:
+            lost = _lost_head(store, _base(repo, store, opened.database).remote, repo.config.datastore)
+        if lost is not None:
+            raise lost from None
         return []
     return list(islice(iter_log(store, seen.head), min(n, sys.maxsize)))

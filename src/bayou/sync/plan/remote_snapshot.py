@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bayou.config.settings import DatastoreConfig
 from bayou.core.clock import now
 from bayou.core.errors import AlreadyExists, NotFound, StoreEmptied, StoreRestored, StoreSwapped
 from bayou.core.ids import ulid
@@ -46,7 +47,13 @@ class RemoteSnapshot(Struct, frozen=True):
 
 
 def read_snapshot(
-    store: Store, cache: NodeFiles, known: RemoteState, *, etag: str | None, seen: HeadSeen | None = None
+    store: Store,
+    cache: NodeFiles,
+    known: RemoteState,
+    config: DatastoreConfig,
+    *,
+    etag: str | None,
+    seen: HeadSeen | None = None,
 ) -> RemoteSnapshot | None:
     """Read the head, unless the caller has `seen` it, and check that it continues what base knows.
 
@@ -59,27 +66,27 @@ def read_snapshot(
         seen = seen or read_head(store, if_none_match=etag)
     except NotFound:
         if known.store is not None:
-            raise store_emptied(store, known) from None
+            raise store_emptied(store, known, config) from None
         raise
     if seen is None or (etag is not None and seen.etag == etag):
         return None
-    check_history(store, known, seen.head)
+    check_history(store, known, seen.head, config)
     return RemoteSnapshot(IndexTree(StoreNodes(store, cache), seen.head.root), seen)
 
 
-def store_emptied(store: Store, known: RemoteState) -> StoreEmptied:
+def store_emptied(store: Store, known: RemoteState, config: DatastoreConfig) -> StoreEmptied:
     """Return the error for a store that base knows and that has no head."""
     had = f"commit {known.commit}" if known.commit is not None else f"the index of store {known.store}"
     return StoreEmptied(
         f"{store.url} had {had} and has no index any more",
         hint="if its head was lost: bayou datastore verify --repair; "
-        f"if it was emptied on purpose, join it anew: bayou datastore setup {known.url}",
+        f"if it was emptied on purpose, join it anew: {config.setup_command()}",
     )
 
 
-def check_history(store: Store, known: RemoteState, head: Head) -> None:
+def check_history(store: Store, known: RemoteState, head: Head, config: DatastoreConfig) -> None:
     """Raise unless the head is of the store that base knows, and its log has base's commit at base's seq."""
-    again = f"if that is what you want, join it anew: bayou datastore setup {known.url}"
+    again = f"if that is what you want, join it anew: {config.setup_command()}"
     if known.store is not None and head.store != known.store:
         raise StoreSwapped(f"{store.url} holds another store now ({head.store}, was {known.store})", hint=again)
     if known.commit is None or known.seq is None or rebuilt_since(known, head):
