@@ -105,6 +105,14 @@ def test_an_entry_that_a_peer_replaces_meanwhile_is_kept(
     assert report.warnings == ["files/x was deleted here and changed in the store: it was kept"]
 
 
+def test_a_path_without_an_entry_is_named_and_its_file_stays_where_it_is(team: Team, writer: Clone) -> None:
+    writer.lay("files/untracked", "mine")
+    report = forget(writer, "files/untracked", "files/x")
+    assert report.warnings[0] == "the index has no entry of files/untracked: there is nothing to forget"
+    assert writer.files["files/untracked"] == b"mine"
+    assert indexed(team).keys() == FILES.keys() - {"files/x"}
+
+
 def test_a_mass_delete_is_no_word_of_forget(team: Team, writer: Clone) -> None:
     many: Mapping[str, bytes] = {f"files/many/{number}": b"1" for number in range(300)}
     writer.write_all(dict(many))

@@ -209,6 +209,12 @@ def _forget(context: SyncContext, forgotten: Sequence[str]) -> None:
     resolve_pending(context, seen)
     root = seen.head.root
     remote = find_many(IndexTree(StoreNodes(context.store, context.cache), root), plain)
+    for path in plain:
+        if path not in remote:
+            context.report.warn(f"the index has no entry of {path}: there is nothing to forget")
+    plain = [path for path in plain if path in remote]
+    if not plain:
+        return
     counts = {Action.DELETE_REMOTE: len(remote)}
     steps.guard(counts, root.entries if root else 0, allowed=context.options.allow_mass_delete, followed=False)
     with context.database.transaction() as db:
