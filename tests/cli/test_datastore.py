@@ -310,6 +310,7 @@ def test_a_status_is_told_exactly_as_documented(api, repo, command):
         "journal": {"paths": 0, "bulk": False},
         "hydrate": "full",
         "tree": "/t",
+        "packs": None,
         "freshness": {"head_seen_at": None, "age_s": None},
         "waiting": 0,
         "untracked": 0,
@@ -328,6 +329,15 @@ def test_a_status_tells_how_old_the_view_is_what_waits_and_what_is_untracked(api
     assert "the store was last seen 2 h ago" in shown
     assert "1 input that no version was made of yet" in shown
     assert "20,001 files; `bayou datastore sync --adopt` pushes them" in shown
+
+
+def test_a_status_of_a_store_without_packs_counts_none_and_does_not_talk_of_them(api, repo, command):
+    api.answer("status", replace(STATUS, packs=PackStatus(0, 0, 0, 0)))
+
+    ran, shown = command("datastore", "status", "--json"), command("datastore", "status")
+
+    assert ran.document["packs"] == {"count": 0, "small": 0, "bytes": 0, "dead_bytes": 0}
+    assert "pack" not in shown.out + shown.err
 
 
 def test_a_status_tells_of_packs_if_they_were_counted(api, repo, command):

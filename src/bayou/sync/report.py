@@ -211,7 +211,7 @@ class Status(Struct, frozen=True):
     hydrate: str
     tree: str
     packs: PackStatus | None = None
-    """None if nothing is packed, or if the tree has so many files that counting takes long and was not asked for."""
+    """None for a directory, and if there are so many files that counting takes long and was not asked for."""
     seen_ms: int | None = None
     """When the store's head was last seen, in ms since 1970; None if it never was, or if there is no store."""
     age_s: float | None = None

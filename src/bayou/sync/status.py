@@ -115,9 +115,11 @@ def _offline(repo: Repo, database: Database, *, packs: bool) -> Status:
 
 
 def _packs(repo: Repo, base: SyncBase, *, asked: bool) -> PackStatus | None:
-    """Count the packs that base names, from nodes on this machine; None if there are none, or part of base is lost."""
+    """Count the packs that base names, from nodes on this machine; None if part of base is lost, or that takes long."""
     root = base.remote.root
-    if root is None or (root.entries > COUNT_PACKS_UP_TO and not asked):
+    if root is None:
+        return PackStatus(0, 0, 0, 0)
+    if root.entries > COUNT_PACKS_UP_TO and not asked:
         return None
     from bayou.engine.spool import SortedSpool  # noqa: PLC0415
     from bayou.index.tree import scan  # noqa: PLC0415
@@ -133,7 +135,7 @@ def _packs(repo: Repo, base: SyncBase, *, asked: bool) -> PackStatus | None:
         for use in pack_uses(map(NamedMember._make, spool)):
             count, size, dead = count + 1, size + use.size, dead + use.dead
             small += is_small(use.size, repo.config.sync.pack_size)
-    return PackStatus(count, small, size, dead) if count else None
+    return PackStatus(count, small, size, dead)
 
 
 def _lost_head(store: Store, known: RemoteState, config: DatastoreConfig) -> BayouError | None:

@@ -113,7 +113,7 @@ def status_text(report: Status) -> Iterator[Part]:
         yield fail(report.message)
     if report.index is not None:
         yield show(f"store: commit {report.index.seq}, {files(report.index.entries, report.index.bytes)}")
-    if report.packs is not None:
+    if report.packs is not None and report.packs.count:
         yield show(f"packs: {', '.join(_packs_state(report.packs))}")
     yield show(f"tree:  {', '.join(_tree_state(report))}")
     if report.age_s is not None and not (report.healthy and report.index is not None):
@@ -149,11 +149,7 @@ def status_json(report: Status) -> Document:
         "journal": {"paths": report.journal_paths, "bulk": report.journal_bulk},
         "hydrate": report.hydrate,
         "tree": report.tree,
-        **(
-            {"packs": {"count": packs.count, "small": packs.small, "bytes": packs.bytes, "dead_bytes": packs.dead}}
-            if packs is not None
-            else {}
-        ),
+        "packs": packs and {"count": packs.count, "small": packs.small, "bytes": packs.bytes, "dead_bytes": packs.dead},
         "freshness": {
             "head_seen_at": None if report.seen_ms is None else format_ms(report.seen_ms),
             "age_s": None if report.age_s is None else round(report.age_s, 3),
