@@ -99,6 +99,10 @@ def test_an_answer_becomes_the_error_that_it_means(status: int, body: str, expec
         assert "Debug source" not in found.message
 
 
+def test_the_hint_of_a_refusal_sends_to_no_command_that_is_refused_as_well() -> None:
+    assert "bayou " not in (from_status(403, xml("AccessDenied"), GET).hint or "")
+
+
 def test_a_404_to_head_has_no_body_to_tell_more() -> None:
     assert type(from_status(404, "", HEAD)) is errors.NotFound
     assert type(from_status(404, "<html>proxy</html>", HEAD)) is errors.BadAnswer

@@ -248,7 +248,7 @@ def _absent(code: str | None, body: str, request: Request, what: str) -> errors.
 def _denied(message: str) -> errors.AccessDenied:
     return errors.AccessDenied(
         message,
-        hint="allow these credentials to get, put, list and delete below the prefix; see bayou datastore status",
+        hint="allow these credentials to get, put, list and delete below the prefix",
     )
 
 
