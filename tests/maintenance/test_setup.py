@@ -288,6 +288,36 @@ def test_a_log_of_a_store_that_lost_its_head_is_an_error_and_not_empty(team: Tea
         api.log(stranger.repo, 10)
 
 
+@pytest.mark.parametrize("to", ["store", "directory"])
+def test_a_directory_that_is_not_mounted_is_not_an_empty_one(team: Team, to: str) -> None:
+    a = on_directory(team, "a")
+    config, away = a.repo.file.read_text(), team.root / "unmounted"
+    a.repo.tree_root.rename(away)
+    with pytest.raises(UsageError, match="there is no directory .* to be brought along") as told:
+        set_up(a, team if to == "store" else team.root / "another")
+    assert "--skip-migration" in (told.value.hint or "")
+    assert a.repo.file.read_text() == config
+    away.rename(a.repo.tree_root)
+    assert set_up(a, team if to == "store" else team.root / "another").migrated == len(FILES)
+
+
+@pytest.mark.parametrize("inside", ["", ".bayou", ".bayou/tree", ".bayou/state/store"])
+def test_a_store_among_the_state_of_its_own_repo_is_refused(team: Team, inside: str) -> None:
+    a = newcomer(team, "a", TEXTS)
+    config = a.repo.file.read_text()
+    with pytest.raises(UsageError, match="holds the local state of this repo"):
+        api.setup(
+            a.repo,
+            f"file://{a.repo.root / inside}",
+            namespace=None,
+            options={},
+            lazy=False,
+            skip_migration=False,
+            timeout=None,
+        )
+    assert (a.repo.file.read_text(), own_tree(a)) == (config, TEXTS)
+
+
 @pytest.mark.usefixtures("loose_objects")
 def test_a_store_with_a_missing_object_can_be_joined_and_says_so(team: Team) -> None:
     other = team.clone("other")

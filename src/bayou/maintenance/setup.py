@@ -45,7 +45,7 @@ from bayou.index.node import REPAIR
 from bayou.objectstore import keys
 from bayou.objectstore.probe import learn_etag_form, probe
 from bayou.objectstore.store import Store
-from bayou.objectstore.url import refuse_broken_url
+from bayou.objectstore.url import parse_url, refuse_broken_url
 from bayou.repo import LOCAL, Repo
 from bayou.state.connection import Connection
 from bayou.state.database import remote_url
@@ -217,6 +217,12 @@ def setup(
         repo.require_online("what the store holds cannot be brought along; --skip-migration leaves it there")
     deadline = Deadline.after(timeout or repo.config.sync.timeout)
     request = _Request(repo, skip_migration, deadline, progress or NoProgress(), renumber, engine)
+    if not skip_migration and repo.config.datastore.path is not None and not repo.tree_root.is_dir():
+        # Not an empty one: a share that is not mounted would stay behind with all its data.
+        raise UsageError(
+            f"there is no directory {repo.tree_root}, whose data is to be brought along",
+            hint="mount or create it, or leave its data there with --skip-migration",
+        )
     if "://" in target:
         datastore = DatastoreConfig(
             target, None, namespace, "lazy" if lazy else "full", repo.config.datastore.exclude, dict(options)
@@ -234,6 +240,7 @@ def setup(
 
 def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
     repo, old = request.repo, request.repo.config.datastore
+    _refuse_own_state(repo, datastore)
     store = replace(repo, config=replace(repo.config, datastore=datastore)).store()
     request.progress.begin("asking the store what it can do", None, None)
     datastore = _proved(store.within(request.deadline), datastore)
@@ -428,6 +435,18 @@ def _check_apart(repo: Repo, target: Path) -> None:
     for name in (LOCAL, "models", "workflows"):
         if real.is_relative_to(os.path.realpath(repo.root / name)):
             raise UsageError(f"{target} lies in {name}/ of this repo", hint=hint)
+
+
+def _refuse_own_state(repo: Repo, datastore: DatastoreConfig) -> None:
+    """Refuse a `file://` store among this repo's own state: the tree is the cache of a store, and never the store."""
+    assert datastore.url is not None
+    parsed = parse_url(datastore.url)
+    if parsed.scheme != "file":
+        return
+    local = Path(os.path.realpath(repo.root / LOCAL))
+    place = Path(os.path.realpath(os.path.join(parsed.bucket, datastore.namespace or "")))
+    if place == local.parent or local in (place, *place.parents):
+        raise UsageError(f"{place} holds the local state of this repo", hint="choose a directory of its own")
 
 
 def _check_writable(target: Path) -> None:
