@@ -455,6 +455,17 @@ def test_content_that_is_missing_in_a_directory_is_said_so(directory_repo: Repo)
         assert records.data.delete(MODEL, "x") == 1
 
 
+def test_a_directory_that_is_not_mounted_is_no_reason_to_delete_a_version(directory_repo: Repo) -> None:
+    with Records(directory_repo) as records:
+        records.data.save(MODEL, "x", b"content")
+        item = records.data.get(MODEL, "x")
+        root = directory_repo.tree_root
+        root.rename(root.with_name("unmounted"))
+        with pytest.raises(ContentDamaged, match="is missing") as raised:
+            records.data.open(item)
+        assert raised.value.hint == f"there is no directory {root}: mount or create it"
+
+
 def test_f121_metadata_that_does_not_parse_is_named_and_hides_nothing_else(records: Records) -> None:
     records.data.save(MODEL, "good", b"good")
     for number in range(1, 4):

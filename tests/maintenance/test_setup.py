@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import bayou.maintenance.setup as setup_code
 from bayou.config.write import write_datastore
@@ -288,12 +289,20 @@ def test_a_log_of_a_store_that_lost_its_head_is_an_error_and_not_empty(team: Tea
         api.log(stranger.repo, 10)
 
 
+def test_a_deadline_that_passes_in_setup_names_the_time_that_the_user_gave(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = newcomer(team, "a", TEXTS)
+    monkeypatch.setattr(setup_code, "run", lambda context: replace(context.deadline, at=0.0).remaining())
+    assert set_up(a, team, timeout=1000.0).unfinished == "not finished after 1000 s"
+
+
 @pytest.mark.parametrize("to", ["store", "directory"])
 def test_a_directory_that_is_not_mounted_is_not_an_empty_one(team: Team, to: str) -> None:
     a = on_directory(team, "a")
     config, away = a.repo.file.read_text(), team.root / "unmounted"
     a.repo.tree_root.rename(away)
-    with pytest.raises(UsageError, match="there is no directory .* to be brought along") as told:
+    with pytest.raises(UsageError, match="whose data is to be brought along") as told:
         set_up(a, team if to == "store" else team.root / "another")
     assert "--skip-migration" in (told.value.hint or "")
     assert a.repo.file.read_text() == config

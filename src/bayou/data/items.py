@@ -475,11 +475,13 @@ def _find_version(context: DataContext, location: VersionPath) -> Metadata | Non
 
 
 def _content_missing(context: DataContext, path: str) -> ContentDamaged:
-    shared = context.repo.config.datastore.url is not None
-    return ContentDamaged(
-        f"the content of {path} is missing",
-        hint="bayou datastore verify shows what is damaged" if shared else _FROM_BACKUP,
-    )
+    if context.repo.config.datastore.url is not None:
+        hint = "bayou datastore verify shows what is damaged"
+    elif not context.repo.tree_root.is_dir():
+        hint = f"there is no directory {context.repo.tree_root}: mount or create it"
+    else:
+        hint = _FROM_BACKUP
+    return ContentDamaged(f"the content of {path} is missing", hint=hint)
 
 
 def damage_hint(context: DataContext, path: str) -> str:

@@ -250,7 +250,7 @@ def _record_moves(repo: Repo, store: Store, deadline: Deadline) -> None:
     """
     options = SyncOptions(mode="push", walk=False)
     try:
-        with open_context(repo, options, timeout=deadline.remaining(), store=store) as context:
+        with open_context(repo, options, deadline=deadline, store=store) as context:
             known = context.base.remote
             if not context.base.known:
                 return

@@ -255,7 +255,7 @@ def _to_store(request: _Request, datastore: DatastoreConfig) -> SetupReport:
     with open_context(
         renewed,
         SyncOptions(mode="pull", engine=request.engine),
-        timeout=request.deadline.remaining(),
+        deadline=request.deadline,
         progress=request.progress,
         store=store,
     ) as context:

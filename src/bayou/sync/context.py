@@ -173,6 +173,7 @@ def open_context(
     options: SyncOptions,
     *,
     timeout: float | None = None,
+    deadline: Deadline | None = None,
     progress: Progress | None = None,
     store: Store | None = None,
     policy: Policy | None = None,
@@ -181,8 +182,9 @@ def open_context(
     """Open one sync of a repo with its store, or with `store`. Only one process at a time can sync a repo.
 
     `AlreadySyncing` if another process still syncs at the deadline. A `connection` that the caller passes stays open.
+    A command that has begun already passes its `deadline`, whose error names the whole time; it goes before `timeout`.
     """
-    deadline = Deadline.after(timeout or repo.config.sync.timeout)
+    deadline = deadline or Deadline.after(timeout or repo.config.sync.timeout)
     with ExitStack() as held:
         opened = held.enter_context(connected(repo, connection))
         bounded = opened.store(deadline) if store is None else store.within(deadline)
