@@ -505,6 +505,11 @@ def test_status_counts_packs_small_ones_and_dead_bytes(scene: Scene, wire: Wire)
     assert (after.packs.count, after.packs.small, after.packs.dead) == (1, 1, 0)
 
 
+def test_status_of_a_store_without_packs_counts_none(team: Team) -> None:
+    packs = team.clone("a").status().packs
+    assert (packs.count, packs.small, packs.bytes, packs.dead) == (0, 0, 0, 0)
+
+
 def test_status_counts_packs_of_a_large_tree_only_if_asked(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bayou.sync.status.COUNT_PACKS_UP_TO", 5)
     assert scene.a.status().packs is None
