@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bayou.core.errors import StateError
@@ -177,6 +177,7 @@ def test_sides_that_are_not_in_order_end_the_comparison_before_anything_is_plann
     assert here.files == {**before, "files/0": b"changed"}
 
 
+@example([("a", 1), ("a", 1), ("a", 1), ("aa", 2)], 3)
 @given(
     st.lists(st.tuples(st.text("abc/", min_size=1, max_size=6), st.integers(1, 50)), max_size=60), st.integers(1, 20)
 )

@@ -54,7 +54,7 @@ from bayou.spark.kernels.transfer import (
 )
 from bayou.sync.report import Failure
 from bayou.sync.transfer import executor
-from bayou.sync.transfer.executor import Downloaded, ThreadTransfer, Upload, raise_if_down
+from bayou.sync.transfer.executor import Downloaded, Pause, ThreadTransfer, Upload, raise_if_down
 from bayou.worktree.staging import StagingArea
 
 
@@ -99,8 +99,8 @@ def queued(uploads: list[Upload], *, packed: bool = False) -> pyarrow.RecordBatc
 
 
 def completed(found: Iterable[Any], kind: type[T]) -> list[T]:
-    """Return the results, which are all of this kind."""
-    results = list(found)
+    """Return the results, which are all of this kind; where one came late, a pause is between them."""
+    results = [one for one in found if not isinstance(one, Pause)]
     assert [one for one in results if not isinstance(one, kind)] == []
     return results
 

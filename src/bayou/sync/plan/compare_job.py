@@ -536,11 +536,13 @@ def _hashes(path: _Sides, *entries: Entry | None) -> dict[str, Entry]:
 
 def divide_range(weights: Iterable[tuple[str, int]], wanted: int) -> list[KeyRange]:
     """Divide all paths into at most `wanted` ranges of about the same weight, each of which begins at a given path."""
-    ordered = sorted(weights)
-    total = sum(weight for _, weight in ordered)
+    of_path = Counter[str]()  # base and the store often name the same one
+    for path, weight in weights:
+        of_path[path] += weight
+    total = of_path.total()
     starts = [""]
     before = 0
-    for path, weight in ordered:
+    for path, weight in sorted(of_path.items()):
         if before * wanted >= total * len(starts) and path > starts[-1]:
             starts.append(path)
         before += weight
