@@ -5,10 +5,13 @@ Columns are text, int64, binary, boolean, double and times in µs. `batches` str
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow
+from arro3.core import Array, DataType
 from msgspec import Struct
 
 from bayou.core import limits
@@ -57,12 +60,28 @@ def ddl(schema: pyarrow.Schema) -> str:
     return ", ".join(f"{field.name} {_NAMES[field.type]}" for field in schema)
 
 
+def array(values: Sequence[object], kind: pyarrow.DataType) -> pyarrow.Array:
+    """Return plain values as an array.
+
+    `pyarrow.array` of a list imports pandas, which every worker of every session would do anew; arro3 imports nothing.
+    """
+    return pyarrow.array(Array(values, type=DataType.from_arrow(kind)))
+
+
+def binary_array(values: Sequence[bytes | None]) -> pyarrow.Array:
+    """Return large values as an array, for which each is copied once."""
+    present = array([value is not None for value in values], pyarrow.bool_()).buffers()[1]
+    ends = struct.pack(f"={len(values) + 1}i", 0, *accumulate(0 if value is None else len(value) for value in values))
+    buffers = [present, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(filter(None, values)))]
+    return pyarrow.Array.from_buffers(BYTES, len(values), buffers)
+
+
 def batch(schema: pyarrow.Schema, columns: Iterable[Sequence[object]]) -> pyarrow.RecordBatch:
     """Return a batch of columns, which are in the schema's order; times are in ms, as in Bayou's records."""
     arrays = [
-        pyarrow.array([None if ms is None else ms * 1000 for ms in column], INT).cast(TIME)  # type: ignore[operator]
+        array([None if ms is None else ms * 1000 for ms in column], INT).cast(TIME)  # type: ignore[operator]
         if field.type == TIME
-        else pyarrow.array(column, field.type)
+        else array(column, field.type)
         for field, column in zip(schema, columns, strict=True)
     ]
     return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)

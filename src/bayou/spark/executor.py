@@ -21,7 +21,7 @@ from bayou.config import SparkConfig
 from bayou.core.deadline import Deadline
 from bayou.core.progress import Progress
 from bayou.engine.job import Job, Needs, Part, Result, Row
-from bayou.spark.arrow import BYTES, INT, batches, key_bytes, key_text, read_parts, tasks_of
+from bayou.spark.arrow import BYTES, INT, array, batches, key_bytes, key_text, read_parts, tasks_of
 from bayou.spark.progress import watching
 from bayou.spark.session import interrupt_at_deadline, interrupt_on_error, log_of, spark_errors
 
@@ -115,7 +115,7 @@ def schema_of(row: type[tuple[Any, ...]]) -> pyarrow.Schema:
 def encode(schema: pyarrow.Schema, rows: Sequence[tuple[Any, ...]]) -> pyarrow.RecordBatch:
     """Encode rows as a batch."""
     columns = [
-        pyarrow.array([key_bytes(value) if isinstance(value, str) else value for value in column], field.type)
+        array([key_bytes(value) if isinstance(value, str) else value for value in column], field.type)
         for field, column in zip(schema, zip(*rows, strict=True), strict=True)
     ]
     return pyarrow.RecordBatch.from_arrays(columns, schema=schema)

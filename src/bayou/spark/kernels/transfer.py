@@ -34,7 +34,7 @@ from bayou.objectstore.spec import StoreSpec
 from bayou.objectstore.store import Store
 from bayou.objectstore.transport import PutResult, Requests
 from bayou.packs.archive import member_bytes
-from bayou.spark.arrow import BYTES, INT, TEXT, batch, batch_to_entries, batches_of_rows, rows
+from bayou.spark.arrow import BYTES, INT, TEXT, array, batch, batch_to_entries, batches_of_rows, rows
 from bayou.sync.report import Failure
 from bayou.sync.transfer.executor import Downloaded, PackLocation, Pause, Sender, Upload, batch_results, fetch_all
 from bayou.sync.transfer.packed import upload_all
@@ -174,7 +174,7 @@ def write_records(file: Path, records: pyarrow.RecordBatch, task_of: Sequence[in
         for task, positions in groupby(order, key=task_of.__getitem__):
             if task != count:
                 raise ValueError(f"nothing to do for task {count}")
-            writer.write_batch(records.take(pyarrow.array(list(positions))))
+            writer.write_batch(records.take(array(list(positions), INT)))
             count += 1
     return count
 

@@ -28,6 +28,7 @@ from bayou.objectstore import Store
 from bayou.objectstore.spec import StoreSpec
 from bayou.packs.entries import EntryReader, UnreadableContent
 from bayou.repo import Repo
+from bayou.spark.arrow import BYTES, TEXT, array, binary_array
 from bayou.spark.sql.base import BaseView
 from bayou.state.journal import NoJournal
 from bayou.worktree.tree import Worktree
@@ -74,11 +75,11 @@ GROUP_ROWS = 4096
 LARGEST = 1 << 30
 """The largest content of a column, in bytes."""
 
-LOCATION = pyarrow.struct({"pack": pyarrow.string(), "entry": pyarrow.binary()})
+LOCATION = pyarrow.struct({"pack": TEXT, "entry": BYTES})
 LOCATION_DDL = "pack string, entry binary"
-"""Where the content of a row is in the store: its pack, if it has one, and its entry; null if the tree has it."""
+"""Where the content of a row is in the store: its pack, if it has one, and its entry; nulls if the tree has it."""
 
-CONTENT = pyarrow.struct({"content": pyarrow.binary(), "error": pyarrow.string()})
+CONTENT = pyarrow.struct({"content": BYTES, "error": TEXT})
 CONTENT_DDL = "content binary, error string"
 
 
@@ -273,8 +274,11 @@ def _locations(source: ContentSource, batches: Arrays) -> Iterator[pyarrow.Array
         rows = list(zip(paths.to_pylist(), deleted.to_pylist(), strict=True))
         entries = source.base.lookup(path for path, gone in rows if not gone and not source.has(path))
         found = [entries.get(path) for path, _ in rows]
-        places = [None if entry is None else {"pack": entry.pack, "entry": encode(entry)} for entry in found]
-        yield pyarrow.array(places, LOCATION)
+        places = [
+            array([None if entry is None else entry.pack for entry in found], TEXT),
+            array([None if entry is None else encode(entry) for entry in found], BYTES),
+        ]
+        yield pyarrow.StructArray.from_arrays(places, fields=list(LOCATION))
 
 
 def _wanted(columns: tuple[pyarrow.Array, ...]) -> list[ContentRequest]:
@@ -293,5 +297,5 @@ def _contents(source: ContentSource, batches: Arrays, *, tolerant: bool) -> Iter
             if not tolerant and any(errors):
                 raise RecordError(next(filter(None, errors)))
             found = [content if isinstance(content, bytes) else None for content in contents]
-            arrays = [pyarrow.array(found, pyarrow.binary()), pyarrow.array(errors, pyarrow.string())]
+            arrays = [binary_array(found), array(errors, TEXT)]
             yield pyarrow.StructArray.from_arrays(arrays, fields=list(CONTENT))

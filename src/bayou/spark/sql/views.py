@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from bayou.core.errors import StateError
 from bayou.index.node import Ref
-from bayou.spark.arrow import ENTRIES, ddl, entries_to_batch
+from bayou.spark.arrow import ENTRIES, array, ddl, entries_to_batch
 from bayou.spark.sql.base import BaseView
 from bayou.spark.sql.content import CONTENT_DDL, LOCATION_DDL, ContentSource, content_column, location_column
 
@@ -174,7 +174,7 @@ def read(catalog: Path, table: CatalogTable, rows: Rows, where: str = "TRUE") ->
 
 def _columns(batch: Sequence[Sequence[Any]], schema: Any) -> Iterator[Any]:
     for values, kind in zip(zip(*batch, strict=True), schema.types, strict=True):
-        yield pyarrow.array([bool(value) for value in values] if pyarrow.types.is_boolean(kind) else values, kind)
+        yield array([bool(value) for value in values] if pyarrow.types.is_boolean(kind) else values, kind)
 
 
 @contextmanager
