@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from bayou.sync.plan.local_scanner import FileScan
 from bayou.sync.report import SyncReport
 from bayou.sync.transfer import apply, executor
 from bayou.worktree.atomic_write import temporary_name
-from bayou_testing.faulty import Fault
+from bayou.worktree.staging import StagingArea
+from bayou_testing.faulty import Crash, Fault
 from tests.sync.conftest import Clone, Team, Wire
 from tests.sync.indexes import entries_of
 from tests.sync.turns import meanwhile
@@ -364,3 +367,59 @@ def test_a_version_that_is_written_between_two_looks_waits_for_the_next(
     a.sync()
     b.sync()
     assert version(b) == newer
+
+
+def test_a_pull_of_new_versions_renames_one_directory_and_looks_for_no_file(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = team.clone("a"), team.clone("b")
+    names = [f"data/t/m/n{number}/1/{name}" for number in range(100) for name in ("raw", "x")]
+    a.write_all({name: name.encode() for name in names})
+    a.push()
+    monkeypatch.setattr(executor, "BATCH_S", 1e9)  # one batch, on a machine of any speed
+    tree = f"{b.repo.tree_root}/"
+    renamed: list[str] = []
+    looked: set[str] = set()
+
+    def noted(name: str, note: Callable[..., object]) -> Callable[..., Any]:
+        real = getattr(os, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            note(str(args[0]), **options)
+            return real(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "replace"):
+            patched.setattr(os, name, noted(name, lambda path, **to: "dst_dir_fd" in to and renamed.append(path)))
+        for name in ("lstat", "stat"):
+            patched.setattr(os, name, noted(name, lambda path, **_: looked.add(path.removeprefix(tree))))
+        report = b.pull()
+    assert (len(renamed), report.pulled.files) == (1, 200)
+    assert b.files == a.files
+    assert looked & b.files.keys() == set()
+    assert list((b.repo.state / "incoming").iterdir()) == []
+    assert b.sync(walk=True).engine == "fast"
+
+
+def test_t9_versions_that_a_dead_pull_has_put_in_place_are_known(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = team.clone("a"), team.clone("b")
+    a.write_all(BASE)
+    a.push()
+    real = StagingArea.install_directories
+
+    def killed(self: StagingArea, wanted: Any) -> Any:
+        assert real(self, wanted).keys() == BASE.keys()
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StagingArea, "install_directories", killed)
+        with pytest.raises(Crash):
+            b.pull()
+    assert b.files == BASE
+    a.delete(*BASE)
+    a.push()
+    report = b.sync()
+    assert (report.pushed.files, report.pulled.deleted, report.untracked) == (0, 2, [])
+    assert b.files == {}

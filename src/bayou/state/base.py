@@ -190,11 +190,10 @@ def record_entry(db: sqlite3.Connection, remote_id: int, path: str, entry: Entry
         db.execute(f"DELETE FROM {table} WHERE place = ? AND path = ?", (remote_id, path))
 
 
-def record_entries(db: sqlite3.Connection, remote_id: int, entries: Mapping[str, Entry | None]) -> None:
-    """Do what `record_entry` does, for many paths."""
+def record_entries(db: sqlite3.Connection, remote_id: int, entries: Mapping[str, str | None]) -> None:
+    """Do what `record_entry` does, for many paths, whose entries are JSON (`dump_entry`)."""
     db.executemany(
-        "INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)",
-        [(remote_id, path, dump_entry(entry)) for path, entry in entries.items()],
+        "INSERT OR REPLACE INTO overlay VALUES (?, ?, ?)", [(remote_id, path, text) for path, text in entries.items()]
     )
     _clear_marks(db, remote_id, entries)
 

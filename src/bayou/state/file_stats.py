@@ -94,10 +94,13 @@ def load_matching(database: Database, remote_id: int) -> tuple[KnownStats, set[s
     return equal, {cast("str", row[0]) for row in found if not row[5]}
 
 
-def make_row(path: str, content: Content, now_ns: int, matches: int | None) -> Row:
-    """Return the row of a file that was just hashed. `now_ns` is from before its content was read."""
+def make_row(path: str, content: Content, now_ns: int, matches: int | None, later_ns: int = 0) -> Row:
+    """Return the row of a file that was just hashed. `now_ns` is from before its content was read.
+
+    `later_ns` is a later stamp by the same clock, if one is known (`FileStat.precedes`).
+    """
     stat = content.stat
-    settled = stat.settled(now_ns)
+    settled = stat.settled(now_ns) or stat.precedes(later_ns)
     return path, stat.size, stat.mtime_ns, stat.ctime_ns, stat.inode, content.sha256, settled, matches
 
 

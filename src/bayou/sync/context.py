@@ -196,7 +196,7 @@ def open_context(
         base = SyncBase(database, repo_remote_url(repo, bounded), bounded.namespace, nodes)
         journal = Journal(database, base.remote_id)
         held.callback(journal.release)
-        incoming = StagingArea(repo.tree_root, repo.state / "incoming")
+        incoming = StagingArea(repo.tree_root, repo.state / "incoming", whole=True)
         shown = serial(progress or activity.current())
         meter = Meter(shown)
         yield SyncContext(

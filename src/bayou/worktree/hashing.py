@@ -64,6 +64,13 @@ class FileStat(NamedTuple):
         step = _FINE_CLOCK_NS if self.mtime_ns % _SECOND_NS and self.ctime_ns % _SECOND_NS else _COARSEST_CLOCK_NS
         return max(self.mtime_ns, self.ctime_ns) < now_ns - step
 
+    def precedes(self, stamp_ns: int) -> bool:
+        """Return whether the step of the last write was over when the same clock stamped something else.
+
+        Then the stat is settled, too: the directory into which a file's own directory is renamed gets such a stamp.
+        """
+        return max(self.mtime_ns, self.ctime_ns) < stamp_ns
+
 
 def _bounded(time_ns: int) -> int:
     return max(-INT64_MAX, min(time_ns, INT64_MAX))

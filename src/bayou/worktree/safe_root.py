@@ -176,6 +176,22 @@ class DirFdCache:
             self._folds = folds_case(self._descriptors[0], name)
         return DirEntryRef(self._descriptors[-1], name, path, self._folds, made, self._private)
 
+    def find_missing(self, path: str, changed_dirs: set[str]) -> DirEntryRef | None:
+        """Return a reference to the first directory of `path` that is missing, None if none is; as `locate`.
+
+        The payload root is created: its name shows whether the file system folds case.
+        """
+        directories = path.split("/")[:-1]
+        if not self._names or self._names[0] != directories[0]:
+            self.locate(f"{directories[0]}/", changed_dirs)
+        try:
+            self.locate(path)
+        except FileNotFoundError:
+            depth = len(self._names)
+            name, above = directories[depth], "/".join(directories[: depth + 1])
+            return DirEntryRef(self._descriptors[-1], name, above, self._folds, private=self._private)
+        return None
+
     def close(self) -> None:
         self._close_from(0)
         if self._descriptors:

@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,8 @@ from bayou.core.ids import ulid_ms
 from bayou.worktree.atomic_write import is_temporary, temporary_name, temporary_ulid
 from bayou.worktree.durability import parallel_fsync, sync_file_system, translate_oserror
 from bayou.worktree.hashing import FileStat
-from bayou.worktree.safe_root import DirEntryRef, DirFdCache, SafeRoot
+from bayou.worktree.new_directories import NewDirectories, Placed
+from bayou.worktree.safe_root import DirEntryRef, DirFdCache, SafeRoot, is_private
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -85,11 +86,15 @@ class StagingArea:
     """The staged files of one sync. Safe to use from many threads of one process.
 
     `staging` is a directory that only this class uses, outside the tree and on the tree's file system. With
-    `keeps_partial`, a later sync goes on with the files of `resume`.
+    `keeps_partial`, a later sync goes on with the files of `resume`. With `whole`, `new_directories` stages directories
+    as a whole, for this process to install.
     """
 
-    def __init__(self, tree_root: Path, staging: Path, *, keeps_partial: bool = True) -> None:
+    def __init__(self, tree_root: Path, staging: Path, *, keeps_partial: bool = True, whole: bool = False) -> None:
         self.keeps_partial = keeps_partial
+        # Only where no other user can enter the tree: a directory takes group and access from the place it is made in.
+        self._whole = whole and is_private(os.stat(tree_root).st_mode)
+        self._places: list[NewDirectories] = []
         self._safe_root = SafeRoot(tree_root)
         self.staging = staging
         self._directories = DirFdCache(tree_root)
@@ -111,6 +116,33 @@ class StagingArea:
                 self.staging.mkdir(mode=0o700, exist_ok=True)
                 descriptor = _create(path)
         return path, StagedFile(descriptor)
+
+    def new_directories(self) -> NewDirectories | None:
+        """Return a place to stage files of directories that the tree lacks; None if each is to be staged by itself."""
+        if not self._whole:
+            return None
+        place = NewDirectories(self.staging / f"{self._name}{next(self._numbers):x}.tmp", self._safe_root.root)
+        self._places.append(place)
+        return place
+
+    def install_directories(self, wanted: Sequence[str]) -> dict[str, Placed]:
+        """Install new directories whose staged files are all `wanted` (sorted); return these files.
+
+        `install` takes the others. Call both after `sync`.
+        """
+        changed_dirs: set[str] = set()
+        placed: dict[str, Placed] = {}
+        with self._installing:
+            for place in self._places:
+                placed |= place.install(wanted, self._directories, changed_dirs)
+        self._add_changed(changed_dirs)
+        return placed
+
+    def remove_directories(self) -> None:
+        """Remove what `new_directories` has left, if it is empty."""
+        for place in self._places:
+            place.remove()
+        self._places.clear()
 
     def resume(self, name: str, size: int) -> PartialFile:
         """Return the file of this name for `size` bytes, with those that an earlier sync has downloaded into it.
@@ -186,9 +218,16 @@ class StagingArea:
 
         The files of `resume` stay if a later sync completes them.
         """
+        self._places.clear()
         with contextlib.suppress(OSError), os.scandir(self.staging) as entries:
             for entry in entries:
-                if entry.name.startswith(self._name) or (not self.keeps_partial and entry.name.endswith(_PARTIAL)):
+                if not entry.name.startswith(self._name) and (self.keeps_partial or not entry.name.endswith(_PARTIAL)):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    import shutil  # noqa: PLC0415
+
+                    shutil.rmtree(entry.path)
+                else:
                     os.unlink(entry.path)
 
     def clear(self) -> None:

@@ -78,6 +78,7 @@ def virtual(rules: Rules) -> Iterator[None]:
         # its stat proves its content is a matter of milliseconds: every write here has a time of its own.
         patch("bayou.objectstore.retry.random", dice),
         patch.object(FileStat, "settled", lambda self, now_ns: dice.random() < 0.5),
+        patch.object(FileStat, "precedes", lambda self, stamp_ns: False),
         patch("bayou.sync.transfer.push.Entry", lambda *fields: replace(Entry(*fields), modified=rules.now_ms())),
         patch.object(PackBuilder, "add", _timed(rules, PackBuilder.add)),
         patch("bayou.core.clock.datetime", Moment),

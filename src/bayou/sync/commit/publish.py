@@ -23,6 +23,7 @@ from bayou.index.key_range import KeyRange, KeyRanges
 from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, diff
 from bayou.state import base, file_stats, journal
+from bayou.state.database import dump_entry
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
 from bayou.sync.plan import steps
@@ -205,7 +206,7 @@ def _update_base(context: SyncContext, db: sqlite3.Connection, done: commit.Comm
     if old is not None and context.base.can_replace_root(old.root, new.root):
         base.replace_root(db, context.remote_id, new.root, done.changes)
     else:
-        base.record_entries(db, context.remote_id, done.changes)
+        base.record_entries(db, context.remote_id, {path: dump_entry(entry) for path, entry in done.changes.items()})
 
 
 def _record_commit(context: SyncContext, done: commit.Committed, batch: PushBatch) -> None:

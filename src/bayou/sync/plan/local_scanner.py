@@ -31,6 +31,7 @@ from bayou.sync.plan.decision_table import UNREAD, LocalState
 from bayou.sync.plan.policy import ModelScope, Policy
 from bayou.sync.report import Failure, Refusal
 from bayou.worktree.hashing import Content, FileStat, read_content
+from bayou.worktree.new_directories import MissingDirectories
 from bayou.worktree.scan import ScannedFile, scan
 
 _HASH_THREADS = 4
@@ -115,10 +116,11 @@ class FileScan(Struct, frozen=True):
         before: CachedHash | None,
         now: int,
         keep: int = 0,
+        missing: MissingDirectories | None = None,
     ) -> ObservedPath | Failure:
         """Scan one path. `walked` is its stat if a walk has just found it, `before` its recorded stat and hash.
 
-        The content of a file of up to `keep` bytes stays in memory.
+        The content of a file of up to `keep` bytes stays in memory. A path that `missing` holds is not looked for.
         """
         if walked is None and paths.refusal(path) is not None:
             # V21: only the store has this name; no file of the tree can have it.
@@ -130,7 +132,8 @@ class FileScan(Struct, frozen=True):
             # A walk follows no links; a path from elsewhere must be checked for them. A file that was written and
             # cannot be examined is not missing: its journal row must stay (V7).
             written = row is not None and row.kind == "write"
-            stat = walked or (examine_file if written else file_stat)(self.root, path)
+            absent = walked is None and missing is not None and missing.hold(path)
+            stat = walked or (None if absent else (examine_file if written else file_stat)(self.root, path))
             if stat is not None:
                 if row is None and before is not None and before.is_current(stat):
                     content = Content(before.sha256, stat.size, stat)
@@ -288,7 +291,10 @@ class LocalScanner:
             candidates = self._scan_by_stat(candidates, known, seen, now)
 
         def scan_some(some: Sequence[str]) -> list[ObservedPath | Failure]:
-            return [self._scan_file(path, candidates[path], seen.journaled, known.get(path), now) for path in some]
+            missing = None if few else MissingDirectories(self._root)
+            return [
+                self._scan_file(path, candidates[path], seen.journaled, known.get(path), now, missing) for path in some
+            ]
 
         # Threads help where hashing takes time; for small files they only contend for the interpreter.
         large = {
@@ -340,9 +346,16 @@ class LocalScanner:
         return rest
 
     def _scan_file(
-        self, path: str, walked: FileStat | None, journaled: JournalSnapshot, before: CachedHash | None, now: int
+        self,
+        path: str,
+        walked: FileStat | None,
+        journaled: JournalSnapshot,
+        before: CachedHash | None,
+        now: int,
+        missing: MissingDirectories | None,
     ) -> ObservedPath | Failure:
-        found = self._file_scan.at(path, walked, journaled, before, now, min(KEEP_FILE_BYTES, self._keep_budget))
+        keep = min(KEEP_FILE_BYTES, self._keep_budget)
+        found = self._file_scan.at(path, walked, journaled, before, now, keep, missing)
         if isinstance(found, ObservedPath) and found.content is not None and found.content.data is not None:
             self._keep_budget -= found.content.size
         return found

@@ -75,13 +75,16 @@ def _changed_here(observed: ObservedPath) -> bool:
 def conflicting_versions(steps: Sequence[PathAction]) -> set[str]:
     """Return the version directories that both sides have changed, even in different files."""
     known = [step for step in steps if step.absent is None]
+    changed_here = [step for step in known if step.action in _CHANGED_HERE]
+    # Hot: in most large pulls this machine has changed nothing, and in most large pushes the store.
+    if not changed_here:
+        return set()
     there = {
         version_dir(step.path)
         for step in known
         if step.action in _CHANGED_THERE or (step.action is Action.PULL and not _lost_here(step))
     }
-    # Hot: in most large pushes the store has changed nothing.
-    here = {version_dir(step.path) for step in known if step.action in _CHANGED_HERE} if there else set()
+    here = {version_dir(step.path) for step in changed_here} if there else set()
     return {version for version in here & there if version is not None}
 
 

@@ -347,21 +347,23 @@ def fetch_all(
     if not packed:
         return
     ranges = plan_ranges(packed)
-    work = partial(fetch_range, store, incoming, meter)
+    work = partial(fetch_range, store, incoming)
     for results in parallel_map(store, work, ranges, 1, threads=threads_for(store, ranges)):
         yield from results
 
 
-def fetch_range(
-    store: Store, incoming: StagingArea, meter: Meter | None, part: PackRange
-) -> list[Downloaded | Failure]:
+def fetch_range(store: Store, incoming: StagingArea, part: PackRange) -> list[Downloaded | Failure]:
     """Download the wanted files of a pack's range to the staging directory, and check each file's hash."""
     results: list[Downloaded | Failure] = []
+    place = incoming.new_directories()
     try:
         for entry, data in read_range(store, part):
-            results.append(stage(incoming, entry, data) if data is not None else bad_content(entry))
-            if meter is not None:
-                meter.of(entry.path, entry.size).moved(entry.size)
+            if data is None:
+                results.append(bad_content(entry))
+            elif place is not None and (staged := place.stage(entry.path, data)) is not None:
+                results.append(Downloaded(entry.path, staged, entry.sha256))
+            else:
+                results.append(stage(incoming, entry, data))
     except NotFound:
         return [Downloaded(entry.path) for entry in part.entries]
     except StoreError as error:

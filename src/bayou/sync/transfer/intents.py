@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from bayou.core.errors import BayouError, Cancelled, DeadlinePassed
 from bayou.index.entry import Entry
 from bayou.state import base, file_stats
-from bayou.state.database import Database, dump_entry, load_entry
+from bayou.state.database import Database, load_entry
 from bayou.sync.commit.commit import mark_overtaken
 from bayou.sync.context import SyncContext
 from bayou.worktree.hashing import Content, read_content
@@ -24,14 +24,12 @@ class ProofLost(Exception):
     """Files are in place, but `sync.db` could not record them. The next sync recovers the intents (F020)."""
 
 
-def record_intents(
-    database: Database, remote_id: int, changes: Iterable[tuple[str, Entry | None, bytes | None]]
-) -> None:
-    """Record the paths that are about to change on disk, each with its new entry (None: removed) and hash."""
+def record_intents(database: Database, remote_id: int, changes: Iterable[tuple[str, str | None, bytes | None]]) -> None:
+    """Record the paths that are about to change on disk, each with its new entry as JSON (None: removed) and hash."""
     with database.transaction() as db:
         db.executemany(
             "INSERT OR REPLACE INTO intent VALUES (?, ?, ?, ?)",
-            [(remote_id, path, dump_entry(entry), sha256) for path, entry, sha256 in changes],
+            [(remote_id, *change) for change in changes],
         )
 
 

@@ -23,6 +23,7 @@ from bayou.index.node_store import StoreNodes
 from bayou.index.tree import IndexTree, find_many
 from bayou.state import base, file_stats, journal
 from bayou.state.base import Why
+from bayou.state.database import dump_entry
 from bayou.sync.commit.commit import mark_overtaken, uncertain_paths
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.local_scanner import ObservedPath
@@ -32,6 +33,7 @@ from bayou.sync.transfer.executor import Downloaded, Pause, batch_results, failu
 from bayou.sync.transfer.intents import ProofLost, record_intents
 from bayou.sync.transfer.push import per_transaction
 from bayou.worktree.hashing import Content
+from bayou.worktree.new_directories import MissingDirectories, Placed
 
 
 class IncomingFile(Struct, frozen=True):
@@ -97,6 +99,7 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
     except (Exception, KeyboardInterrupt):
         context.incoming.discard()
         raise
+    context.incoming.remove_directories()
     # V3: the renames are durable before the client records "in sync".
     context.incoming.sync_directories()
     context.progress.end()
@@ -134,6 +137,7 @@ def install_batch(context: SyncContext, staged: Sequence[Staged], siblings: Sibl
     moved: set[str] = set()
     uncertain = uncertain_paths(context.database, context.remote_id)
     done = _InstalledBatch()
+    texts = {staged_file.item.path: dump_entry(staged_file.item.entry) for staged_file in staged}
     try:
         context.incoming.sync(
             [staged_file.file for staged_file in staged if staged_file.file is not None and not staged_file.durable]
@@ -142,7 +146,7 @@ def install_batch(context: SyncContext, staged: Sequence[Staged], siblings: Sibl
             context.database,
             context.remote_id,
             [
-                (staged_file.item.path, staged_file.item.entry, staged_file.sha256)
+                (staged_file.item.path, texts[staged_file.item.path], staged_file.sha256)
                 for staged_file in staged
                 if staged_file.file is not None or staged_file.item.entry is None
             ],
@@ -151,10 +155,13 @@ def install_batch(context: SyncContext, staged: Sequence[Staged], siblings: Sibl
             with context.database.transaction() as db:
                 journal_empty = journal.is_empty(db, context.remote_id)
                 moved = _changed_since_scan(context, db, staged, siblings, journal_empty=journal_empty)
-                for staged_file in staged:
-                    if staged_file.item.path not in moved:
-                        _install_file(context, staged_file, done)
-                done.write(db, context.remote_id)
+                staying = [staged_file for staged_file in staged if staged_file.item.path not in moved]
+                placed = context.incoming.install_directories(
+                    [staged_file.item.path for staged_file in staying if staged_file.file is not None]
+                )
+                for staged_file in staying:
+                    _install_file(context, staged_file, placed, done)
+                done.write(db, context.remote_id, texts)
                 mark_overtaken(db, context.remote_id, done.entries.keys() & uncertain)
                 if not journal_empty:
                     through = {staged_file.item.path: staged_file.item.observed.through for staged_file in staged}
@@ -241,15 +248,17 @@ def _changed_since_scan(
 ) -> set[str]:
     """Return the paths that a program has written since the scan (T8), and the other paths of their versions."""
     seen = [staged_file.item.observed for staged_file in staged]
+    missing = MissingDirectories(context.root)
 
     def moved(observed: ObservedPath) -> bool:
         return not (
-            (journal_empty or journal_unchanged(db, context.remote_id, observed)) and context.is_unchanged(observed)
+            (journal_empty or journal_unchanged(db, context.remote_id, observed))
+            and ((observed.stat is None and missing.hold(observed.path)) or context.is_unchanged(observed))
         )
 
     touched = {observed.path for observed in seen if moved(observed)}
     versions = {version_dir(path) for path in touched} - {None}
-    if siblings is not None:
+    if siblings is not None and (siblings.others or not journal_empty):
         for version in {version_dir(observed.path) for observed in seen} - versions - {None}:
             assert version is not None
             others = siblings.others.get(version, ())
@@ -269,8 +278,10 @@ def _journal_names_only(db: sqlite3.Connection, remote_id: int, version: str, si
     return all(path in siblings.decided for (path,) in rows)
 
 
-def _install_file(context: SyncContext, staged_file: Staged, done: _InstalledBatch) -> None:
-    """Rename one file into place, or remove it, inside the caller's transaction."""
+def _install_file(
+    context: SyncContext, staged_file: Staged, placed: Mapping[str, Placed], done: _InstalledBatch
+) -> None:
+    """Rename one file into place, unless its directory has brought it, or remove it; in the caller's transaction."""
     item, entry = staged_file.item, staged_file.item.entry
     why = staged_file.why
     try:
@@ -280,11 +291,11 @@ def _install_file(context: SyncContext, staged_file: Staged, done: _InstalledBat
             if item.observed.content is not None:
                 context.report.pulled.deleted += 1
         elif staged_file.file is not None:
-            stat = context.incoming.install(staged_file.file, item.path)
+            stat, renamed_ns = placed.get(item.path) or (context.incoming.install(staged_file.file, item.path), 0)
             done.installed.add(item.path)
             assert staged_file.sha256 is not None
             content = Content(staged_file.sha256, stat.size, stat)
-            done.files.append(file_stats.make_row(item.path, content, time.time_ns(), context.remote_id))
+            done.files.append(file_stats.make_row(item.path, content, time.time_ns(), context.remote_id, renamed_ns))
             context.report.pulled.files += 1
             context.report.pulled.bytes += stat.size
         elif item.observed.content is not None:
@@ -317,9 +328,9 @@ class _InstalledBatch(Struct):
     absent: list[tuple[str, Why]] = field(default_factory=list)
     hashes: list[tuple[Entry, bytes]] = field(default_factory=list)
 
-    def write(self, db: sqlite3.Connection, remote_id: int) -> None:
-        """Update base, inside the transaction that covers the renames."""
-        base.record_entries(db, remote_id, self.entries)
+    def write(self, db: sqlite3.Connection, remote_id: int, texts: Mapping[str, str | None]) -> None:
+        """Update base, inside the transaction that covers the renames; `texts` has the entries as JSON."""
+        base.record_entries(db, remote_id, {path: texts[path] for path in self.entries})
         file_stats.save_many(db, self.files)
         for path in self.gone:
             file_stats.delete(db, path)
