@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -100,16 +100,25 @@ class NewDirectories:
         os.unlink(staged)
         return None
 
+    def staged(self, paths: Iterable[str]) -> list[str]:
+        """Return those of these paths that are staged here and not taken yet."""
+        return [path for path in paths if path in self._files]
+
+    @property
+    def taken(self) -> bool:
+        """Whether `install` was called for every file that was staged here."""
+        return not self._files
+
     def install(
         self, wanted: Sequence[str], directories: DirFdCache, changed_dirs: set[str]
     ) -> Iterator[tuple[str, Placed]]:
-        """Rename directories all of whose files are `wanted` (sorted) to their places; yield those files.
+        """Rename directories all of whose files are `wanted` (sorted, and staged) to their places; yield those files.
 
         A directory that is there by now stays as it is, and a place that is not safe gets nothing (V21): the caller
         installs the other files one by one, which tells what is in the way.
         """
-        wanted = [path for path in wanted if path in self._files]
-        staged = sorted(self._files) if wanted else []
+        staged = sorted(self._files)
+        stats = {path: self._files.pop(path) for path in wanted}
         at = 0
         while at < len(wanted):
             path = wanted[at]
@@ -131,7 +140,7 @@ class NewDirectories:
                     changed_dirs.add(directory)
                     self._made.discard(directory)
                     directory = directory.rpartition("/")[0]
-                yield name, Placed(self._files.pop(name), renamed_ns)
+                yield name, Placed(stats[name], renamed_ns)
 
     def remove(self) -> None:
         """Remove the directories that are left, if they are empty."""

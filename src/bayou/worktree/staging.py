@@ -95,6 +95,7 @@ class StagingArea:
         # Only where no other user can enter the tree: a directory takes group and access from the place it is made in.
         self._whole = whole and is_private(os.stat(tree_root).st_mode)
         self._places: list[NewDirectories] = []
+        self._taken: list[NewDirectories] = []
         self._safe_root = SafeRoot(tree_root)
         self.staging = staging
         self._directories = DirFdCache(tree_root)
@@ -133,16 +134,21 @@ class StagingArea:
         changed_dirs: set[str] = set()
         placed: dict[str, Placed] = {}
         with self._installing:
-            for place in self._places:
-                placed |= place.install(wanted, self._directories, changed_dirs)
+            for place in list(self._places):
+                if mine := place.staged(wanted):
+                    placed |= place.install(mine, self._directories, changed_dirs)
+                    if place.taken:  # most calls of a large pull are for later places
+                        self._places.remove(place)
+                        self._taken.append(place)
         self._add_changed(changed_dirs)
         return placed
 
     def remove_directories(self) -> None:
         """Remove what `new_directories` has left, if it is empty."""
-        for place in self._places:
-            place.remove()
-        self._places.clear()
+        for places in (self._taken, self._places):
+            for place in places:
+                place.remove()
+            places.clear()
 
     def resume(self, name: str, size: int) -> PartialFile:
         """Return the file of this name for `size` bytes, with those that an earlier sync has downloaded into it.
@@ -219,6 +225,7 @@ class StagingArea:
         The files of `resume` stay if a later sync completes them.
         """
         self._places.clear()
+        self._taken.clear()
         with contextlib.suppress(OSError), os.scandir(self.staging) as entries:
             for entry in entries:
                 if not entry.name.startswith(self._name) and (self.keeps_partial or not entry.name.endswith(_PARTIAL)):
