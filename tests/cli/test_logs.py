@@ -14,7 +14,7 @@ from tests.cli.terminal import at_terminal
 from tests.workflows.scene import lay, shell
 
 from bayou.cli.logs import StepPrinter
-from bayou.models import create_model, method_context
+from bayou.models import create_model, method_context, method_output
 
 TWO = """
 - name: main
@@ -196,7 +196,7 @@ def test_steps_and_methods_whose_logs_are_empty_are_said_to_have_printed_nothing
 
 def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(repo, command, monkeypatch):
     monkeypatch.setattr(method_context, "LOG_BYTES", 100)
-    monkeypatch.setattr(method_context, "LOG_TAIL", 50)
+    monkeypatch.setattr(method_output, "LOG_TAIL", 50)
     shell(repo, "m", "seq 1000")
     command("model", "run", "m", "execute")
 
