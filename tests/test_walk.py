@@ -64,7 +64,7 @@ COMMANDS = {
 }
 
 
-MOST_FILES = {"datastore sync --push": 87, "data put": 117, "workflow run, one step": 137}
+MOST_FILES = {"datastore sync --push": 87, "data put": 117, "workflow run, one step": 138}
 """What is reached. The aims are 45, 70 and 100; a third of the files of a push run only one to three functions, in
 eight packages, so that fewer files would mean files of more than one topic."""
 
