@@ -64,6 +64,10 @@ class Version:
         entry = self.entries.get(path)
         return entry.sha256 if entry is not None else None
 
+    def push(self, path: str) -> str | None:
+        entry = self.entries.get(path)
+        return entry.push if entry is not None else None
+
 
 @dataclass(eq=False)
 class Oracle:
@@ -90,6 +94,8 @@ class Oracle:
     number: int = 0
     _nodes: dict[str, Node] = field(default_factory=dict)
     _begun: dict[tuple[str, str], int] = field(default_factory=dict)
+    _wiped: dict[str, int] = field(default_factory=dict)
+    """How many heads there were when a client's tree was last wiped."""
 
     def begin_with(self, objects: Mapping[str, Blob]) -> None:
         """Take what is in the bucket for granted, and watch from here on."""
@@ -119,6 +125,7 @@ class Oracle:
         So is what was kept in place of a delete that met a change over there: no row tells of that delete any more. (A
         mark does not: it says that somebody may write there.)
         """
+        self._wiped[client.name] = len(self.versions)
         rows = client.journaled(marks=False)
         for (name, path), op in list(self.ops.items()):
             over = op.content is not None or path not in rows
@@ -372,8 +379,14 @@ class Oracle:
         if client.lost_state or version_dir(path) is not None or (op is not None and op.number > before):
             return
         entry = self.versions[-1].entries.get(path)
-        if entry is not None and entry.push is not None and self.pushers.get(entry.push) == client.name:
-            raise Violation(f"{client.name} is in conflict with itself about {path}")
+        if entry is None or entry.push is None or self.pushers.get(entry.push) != client.name:
+            return
+        wiped = self._wiped.get(client.name)
+        if wiped is not None and all(one.push(path) != entry.push for one in self.versions[:wiped]):
+            # Its swap arrived after its tree was wiped. By then a pull may have brought back the older file, and what
+            # has been written since is a change of that one.
+            return
+        raise Violation(f"{client.name} is in conflict with itself about {path}")
 
     def _safe(self, client: Client, path: str, op: Op) -> bool:
         """Whether a head has had these bytes (before: then to write them again was no change), or a copy is kept."""
