@@ -70,7 +70,7 @@ def test_no_file_has_the_marks_of_a_merge_that_was_not_resolved():
 
 
 def test_sentences_of_the_source_say_who_does_what():
-    """ARCHITECTURE.md, "Words": a sentence has a subject that a reader can look up."""
+    """A sentence has a subject that a reader can look up."""
     vague = re.compile(r"\b(whoever|somebody|nobody|anybody)\b", re.IGNORECASE)
     assert [path.name for path in SOURCE.rglob("*.py") if vague.search(path.read_text())] == []
 
@@ -293,6 +293,54 @@ def test_what_tests_name_in_texts_exists():
     }
 
     assert missing == {}
+
+
+def names_of(tree: ast.Module | ast.ClassDef) -> set[str]:
+    """Return what a module or class defines, with the fields of a class."""
+    found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found.update(target.id for target in targets if isinstance(target, ast.Name))
+    return found
+
+
+def test_what_the_architecture_page_names_exists():
+    """Its folders and files, the modules of each folder, and each `module.name` and `Class.method` of its pictures."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    defined: dict[str, set[str]] = {}
+    bases: dict[str, list[str]] = {}
+    for path, tree in sources():
+        defined.setdefault(path.stem if path.stem != "__init__" else path.parent.name, set()).update(names_of(tree))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, set()).update(names_of(node))
+                bases[node.name] = [ast.unparse(base).partition("[")[0] for base in node.bases]
+    folders = {path.name for path in SOURCE.rglob("*") if path.is_dir()}
+
+    def has(name: str, attribute: str) -> bool:
+        """A picture may call the instance of a class by the class's name in lower case: `job.fold`."""
+        if attribute in defined[name] | folders | defined.keys():
+            return True
+        of = [*bases.get(name, ()), *([name.capitalize()] if name.islower() else [])]
+        return any(has(other, attribute) for other in of if other in defined)
+
+    files = re.findall(r"`([a-z_]+/[a-z_/]+(?:\.py|/))`", page)
+    missing = {name for name in files if not (SOURCE / name).exists() and not (ROOT / name).exists()}
+    modules = 0
+    for folder, text in re.findall(r"^\| `([a-z/]+)/` \| (.*) \|$", page, re.MULTILINE):
+        for name in re.findall(r"`([a-z_]+)/?`", text):
+            modules += 1
+            inside = SOURCE / folder / name
+            if not inside.is_dir() and not inside.with_suffix(".py").exists() and name not in ("cat", "state"):
+                missing.add(f"{folder}/{name}")
+    suffixes = ("db", "json", "lock", "md", "py", "yaml")
+    dotted = [
+        found for found in re.findall(r"\b(\w+)\.(\w+)", page) if found[0] in defined and found[1] not in suffixes
+    ]
+    missing.update(f"{name}.{attribute}" for name, attribute in dotted if not has(name, attribute))
+
+    assert (len(files) > 40, modules > 80, len(dotted) > 30) == (True, True, True)
+    assert missing == set()
 
 
 def imports_of_bayou(tree: ast.AST) -> Iterator[tuple[int, str]]:

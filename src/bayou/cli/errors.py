@@ -1,4 +1,4 @@
-"""The one place where an exception becomes an exit code and an error message on stderr."""
+"""A command prints an exception as an error, and ends with the exit code that `core.errors` gives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run jobs (`engine.job`) as Spark tasks, and transfer the files of a large sync (`sync.bulk`).
+"""Run jobs (`engine.job`) as Spark tasks, and transfer the files of a large sync (`sync.bulk_pass`).
 
 Each part of a job is a task: a kernel gets the part's number, runs the part with the store client of its process, and
 yields the rows as Arrow batches. The driver folds the rows as they arrive and never collects them.
