@@ -133,3 +133,23 @@ def test_completion_knows_commands_and_flags(processes):
     assert data <= completed("bayou data ")
     assert {"create", "list", "get", "delete"} <= completed("bayou model ")
     assert {"--push", "--pull"} <= completed("bayou datastore sync --p")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("init", ""),
+        ("--repo", "", "init"),
+        ("data", "put", "m", "n", ""),
+        ("data", "get", "m", "n", "-o", ""),
+        ("data", "sql", "SELECT 1", "-o", ""),
+        ("datastore", "export", ""),
+    ],
+)
+def test_an_empty_path_is_refused_and_not_taken_for_this_directory(processes, tmp_path, command):
+    """It comes from a variable that is not set; `init` made a repo of this directory, and `put` read its input."""
+    ran = processes.run(*command, "--json")
+
+    assert (ran.code, ran.error["code"]) == (2, "usage")
+    assert "it is empty" in ran.error["message"]
+    assert list(tmp_path.iterdir()) == []

@@ -147,6 +147,18 @@ class Common(Struct):
             )
 
 
+class FilePath(click.Path):
+    """A path that is not empty: an empty one comes from a variable that is not set, and would mean this directory."""
+
+    def __init__(self, path_type: type[str] | type[Path] = Path) -> None:
+        super().__init__(path_type=path_type)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty; . is this directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _set_common(context: click.Context, option: click.Parameter, value: Any) -> None:
     if value and option.name is not None:
         setattr(context.ensure_object(Common), option.name, value)
@@ -156,9 +168,8 @@ def _common_options(*, offline: bool) -> list[click.Parameter]:
     def option(*names: str, text: str, **kind: Any) -> click.Parameter:
         return click.Option(names, help=text, expose_value=False, is_eager=True, callback=_set_common, **kind)
 
-    directory = click.Path(path_type=Path)
     options = [
-        option("--repo", type=directory, metavar="DIR", text="The repo, if not the nearest one (or BAYOU_REPO)."),
+        option("--repo", type=FilePath(), metavar="DIR", text="The repo, if not the nearest one (or BAYOU_REPO)."),
         option("--json", is_flag=True, text="Print one JSON document."),
         option("-q", "--quiet", is_flag=True, text="Print only results and errors."),
         option("-v", "--verbose", count=True, text="Print more; with an internal error, where it happened."),
@@ -418,9 +429,7 @@ def input_options(command: F) -> F:
         metavar="K=V",
         help="An input; numbers, lists and mappings as JSON.",
     )
-    file = click.option(
-        "file", "--input-file", type=click.Path(path_type=Path), metavar="FILE", help="Inputs, as YAML or JSON."
-    )
+    file = click.option("file", "--input-file", type=FilePath(), metavar="FILE", help="Inputs, as YAML or JSON.")
     return assignments(file(command))
 
 

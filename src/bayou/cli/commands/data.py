@@ -17,7 +17,7 @@ from bayou.cli import options as parameters
 from bayou.cli.commands.data_gc import gc, prune
 from bayou.cli.commands.data_sql import sql
 from bayou.cli.content import as_json, open_input, write_file, write_stdout
-from bayou.cli.options import Common, Group, check_can_ask, confirm, limit_rate_option, yes_option
+from bayou.cli.options import Common, FilePath, Group, check_can_ask, confirm, limit_rate_option, yes_option
 from bayou.cli.render import data as render_data
 from bayou.cli.render.data import DeletedVersions
 from bayou.cli.session import emit_with_remarks, reading, with_remarks, write, write_input
@@ -36,7 +36,7 @@ _tags = click.option(
 _version = partial(click.option, "--version", type=click.IntRange(min=1), metavar="N")
 """The help says what a command does without it: that differs."""
 
-_file = click.argument("file", metavar="[FILE|-]", required=False, type=click.Path())
+_file = click.argument("file", metavar="[FILE|-]", required=False, type=FilePath(str))
 
 
 @click.group(cls=Group)
@@ -52,7 +52,7 @@ data.add_command(sql)
 @data.command(writes=True)
 @click.argument("model")
 @click.argument("name")
-@click.argument("file", metavar="[FILE|DIR|-]", required=False, type=click.Path())
+@click.argument("file", metavar="[FILE|DIR|-]", required=False, type=FilePath(str))
 @click.option(
     "--content-type",
     metavar="TYPE",
@@ -171,7 +171,7 @@ def append(common: Common, model: str, name: str, file: str | None) -> int:
     "target",
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     metavar="FILE|DIR",
     help="Write it to FILE (- is the standard output), whole or not at all; many files to the new directory DIR.",
 )

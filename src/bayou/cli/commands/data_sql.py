@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from bayou.cli.content import open_text_file
-from bayou.cli.options import Command, Common
+from bayou.cli.options import Command, Common, FilePath
 from bayou.cli.output import Line, count, say
 from bayou.cli.render import sql as render_sql
 from bayou.cli.session import emit_with_remarks, reading, with_remarks
@@ -37,7 +37,7 @@ _ENDINGS = {".txt": "table", ".json": "json", ".jsonl": "json", ".ndjson": "json
     help="How to print it: a table, JSON (an object on each line), CSV or Parquet; else as FILE ends, or a table.",
 )
 @click.option(
-    "target", "-o", "--output", type=click.Path(), metavar="FILE", help="Write it to FILE, whole or not at all."
+    "target", "-o", "--output", type=FilePath(str), metavar="FILE", help="Write it to FILE, whole or not at all."
 )
 @click.pass_obj
 def sql(common: Common, query: str, form: str | None, target: str | None) -> None:

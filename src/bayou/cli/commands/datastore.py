@@ -9,7 +9,7 @@ import click
 
 from bayou.cli import options as parameters
 from bayou.cli.commands.conflicts import conflicts
-from bayou.cli.options import Common, Group, engine_option, limit_rate_option
+from bayou.cli.options import Common, FilePath, Group, engine_option, limit_rate_option
 from bayou.cli.output import count
 from bayou.cli.render import datastore as render_datastore
 from bayou.cli.render import leases as render_leases
@@ -430,7 +430,7 @@ def cat(common: Common, path: str, locate: bool, timeout: float | None) -> None:
 
 
 @datastore.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="DIR", type=FilePath())
 @click.option("--prefix", metavar="P", help="Only the file P, or all below the directory P.")
 @_timeout
 @limit_rate_option

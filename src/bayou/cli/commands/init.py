@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from bayou.cli.options import Command, Common
+from bayou.cli.options import Command, Common, FilePath
 from bayou.cli.output import show_text
 from bayou.cli.render import datastore as render_datastore
 
 
 @click.command(cls=Command, writes=True)
-@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.argument("directory", metavar="[DIR]", required=False, type=FilePath())
 @click.pass_obj
 def init(common: Common, directory: Path | None) -> None:
     """Make a directory a Bayou repo.
