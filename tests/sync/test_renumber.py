@@ -12,6 +12,7 @@ from bayou.data.sync_hooks import renumber
 from bayou.repo import init_repo
 from bayou.sync.report import SyncReport
 from bayou.sync.service import Datastore
+from bayou.sync.transfer import apply, executor, pull
 from bayou_testing.faulty import Crash, Fault, crash
 from tests import api
 from tests.sync import children
@@ -393,3 +394,66 @@ def test_two_repos_that_worked_alone_and_then_joined_one_store_keep_both_version
 )
 def test_the_rule_rewrites_the_one_line_that_says_the_number(metadata: bytes, expected: bytes | None) -> None:
     assert renumber(metadata, 12) == expected
+
+
+# ---- nothing of a version that gives way is gone before all of the other has come ----
+
+MORE = f"{ITEM}/3/more"
+
+
+def test_a_version_that_changes_between_two_batches_of_the_download_loses_no_file(
+    pair: tuple[Clone, Clone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other version has no `more`, so nothing has to come before it could be removed; the rest comes later."""
+    _, b = pair
+    b.write(MORE, b"more of b")
+    monkeypatch.setattr(executor, "BATCH_S", 0.0)
+    install, batches = pull.install_batch, []
+
+    def write_before_the_second(*args: Any) -> set[str]:
+        batches.append(args)
+        if len(batches) == 2:
+            b.write_all(version(3, "of b, again"))
+        return install(*args)
+
+    monkeypatch.setattr(pull, "install_batch", write_before_the_second)
+    report = sync(b)
+
+    assert len(batches) > 2
+    assert (report.exit_code, report.conflicts, report.pushed.renumbered) == (0, [], 1)
+    assert versions(b) == BOTH | {4: "of b, again"}
+    assert b.files[f"{ITEM}/4/more"] == b"more of b"
+    assert MORE not in b.files
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_version_stays_whole_if_the_one_that_it_gives_way_to_is_collected_meanwhile(
+    team: Team, pair: tuple[Clone, Clone], monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    if not packed:
+        monkeypatch.setenv("BAYOU_PACK_BELOW", "0")
+    a, b = pair
+    a.write_all(version(3, "of a, again"))
+    sync(a)
+    b.write(MORE, b"more of b")
+    begin, pulls = apply.pull, []
+
+    def collect_first(*args: Any) -> set[str]:
+        if not pulls:
+            a.delete(*version(3, ""))
+            sync(a)
+            api.collect(a.repo, dry_run=False, grace_s=-2.0)
+        pulls.append(args)
+        return begin(*args)
+
+    monkeypatch.setattr(apply, "pull", collect_first)
+    report = sync(b)
+
+    kept = {1: "first", 2: "second", 3: "of b"}
+    assert (report.exit_code, report.conflicts, report.missing, report.pushed.renumbered) == (0, [], [], 0)
+    assert versions(b) == kept
+    assert b.files[MORE] == b"more of b"
+    fresh = team.clone("fresh")
+    sync(fresh)
+    assert fresh.files == b.files
+    assert not list(b.repo.conflicts.rglob("*"))

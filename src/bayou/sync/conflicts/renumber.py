@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO
 
@@ -67,6 +67,11 @@ class Renumbering:
         self._known: dict[str, set[int]] = {}
         self._copies: dict[str, str] = {}
 
+    @property
+    def versions(self) -> Container[str]:
+        """The versions whose old numbers the store's versions get: each is to be replaced whole, or not at all."""
+        return self._copies.keys()
+
     def copy(self) -> tuple[list[IncomingFile], set[str]]:
         """Copy each version to a free number; return the files to pull under the old numbers, and the paths that
         changed meanwhile and must be planned again."""
@@ -84,7 +89,7 @@ class Renumbering:
     def finish(self, moved: set[str]) -> None:
         """Report each version whose old number the store's version has now; delete the copies of the others.
 
-        Such a copy was not pushed yet, and the local version is still under its old number.
+        Such a copy was not pushed yet, and the whole local version is still under its old number (`versions`).
         """
         report = self._context.report
         for version, copy in self._copies.items():

@@ -120,7 +120,8 @@ def begin(
     arriving = [*incoming, *kept, *replacing]
     moved = touched | vanished | changed
     if arriving:
-        moved |= pull(context, arriving, _siblings(steps, arriving))
+        whole = renumbering.versions if renumbering is not None else ()
+        moved |= pull(context, arriving, _siblings(steps, arriving), whole)
     if renumbering is not None:
         renumbering.finish(moved)
     if mode != "pull":

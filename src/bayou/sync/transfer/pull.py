@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -68,22 +69,33 @@ class SiblingFiles(Struct, frozen=True):
 _Result = tuple[IncomingFile, Staged | Failure | None]
 
 
-def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingFiles | None = None) -> set[str]:
+def pull(
+    context: SyncContext,
+    items: Sequence[IncomingFile],
+    siblings: SiblingFiles | None = None,
+    whole: Container[str] = (),
+) -> set[str]:
     """Pull these files; return the paths that changed since the scan and must be planned again.
 
-    If one of a version's `siblings` has changed since the scan, no file of that version is pulled.
+    If one of a version's `siblings` has changed since the scan, no file of that version is pulled. Each version of
+    `whole` is pulled in one transaction, once everything of it has arrived: if the pull returns one of its paths, the
+    tree has all files of that version as they were.
     """
     moved: set[str] = set()
     gone: list[IncomingFile] = []
+    together: dict[str, list[Staged]] = defaultdict(list)
     size = sum(item.entry.size for item in items if item.entry is not None)
     context.progress.begin("pulling", len(items), size)
     try:
         for batch in batch_results(_results(context, items), per_transaction(len(items)), _size):
             staged: list[Staged] = []
+            arrived: list[Staged] = []
             for item, result in batch:
                 match result:
                     case Staged():
-                        staged.append(result)
+                        version = version_dir(item.path)
+                        (together[version] if version is not None and version in whole else staged).append(result)
+                        arrived.append(result)
                     case Failure():
                         context.report.failed.append(result)
                     case None:
@@ -91,11 +103,21 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
             moved |= install_batch(context, staged, siblings)
             left = {item.path: context.meter.rest(item.path, _size((item, None))) for item, _ in batch}
             context.progress.advance(
-                files=len(batch), bytes=sum(left[one.item.path] for one in staged if one.file is not None)
+                files=len(batch), bytes=sum(left[one.item.path] for one in arrived if one.file is not None)
             )
             # Content that is here already, or that stays in the store: nothing was fetched.
-            if skipped := sum(left[one.item.path] for one in staged if one.file is None):
+            if skipped := sum(left[one.item.path] for one in arrived if one.file is None):
                 context.progress.skip(skipped)
+        if gone:
+            moved |= _relocated(context, gone)
+        for version, files in together.items():
+            if any(item.path in moved and version_dir(item.path) == version for item in gone):
+                for one in files:
+                    moved.add(one.item.path)
+                    if one.file is not None:
+                        one.file.unlink(missing_ok=True)
+            else:
+                moved |= install_batch(context, files, siblings)
     except (Exception, KeyboardInterrupt):
         context.incoming.discard()
         raise
@@ -103,7 +125,7 @@ def pull(context: SyncContext, items: Sequence[IncomingFile], siblings: SiblingF
     # V3: the renames are durable before the client records "in sync".
     context.incoming.sync_directories()
     context.progress.end()
-    return moved | _relocated(context, gone) if gone else moved
+    return moved
 
 
 def _relocated(context: SyncContext, gone: Sequence[IncomingFile]) -> set[str]:
