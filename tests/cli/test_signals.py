@@ -73,6 +73,24 @@ STAYS = RUN.format(
 )
 
 
+ELSEWHERE = RUN.format(
+    body="""
+    import queue, threading
+    import bayou.cli.signals
+    bayou.cli.signals.GRACE_S = 3600
+    def get_it():
+        time.sleep(0.5)
+        signal.pthread_kill(threading.get_ident(), {number})
+    threading.Thread(target=get_it, daemon=True).start()
+    try:
+        queue.SimpleQueue().get()
+    finally:
+        open("cleaned-up", "w").close()
+"""
+)
+"""A signal that the kernel gives to another thread than the main one, which waits for a lock."""
+
+
 def signalled(process: subprocess.Popen[str], number: int) -> None:
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
@@ -168,6 +186,19 @@ def test_a_second_signal_ends_the_process_at_once_while_it_is_cleaning_up(proces
     ran = processes.finish(process)
 
     assert (ran.code, ran.error["message"]) == (130, "interrupted")
+
+
+@pytest.mark.parametrize(("number", "code", "word"), CODES)
+def test_a_signal_that_another_thread_gets_wakes_the_main_thread(processes, tmp_path, number, code, word):
+    """Python runs its handler in the main thread, which no signal has woken; `workflow run` slept on."""
+    init_repo(tmp_path)
+
+    ran = processes.finish(
+        processes.script(ELSEWHERE.replace("{number}", str(int(number))), "datastore", "sync", "--json")
+    )
+
+    assert (ran.code, ran.error["message"]) == (code, word)
+    assert (tmp_path / "cleaned-up").exists()
 
 
 def test_a_main_thread_that_does_not_come_back_is_not_waited_for(processes, tmp_path):

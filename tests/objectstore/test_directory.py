@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import random
@@ -504,6 +505,7 @@ def test_a_store_on_a_directory_leaves_no_descriptor_open(root: Path) -> None:
         pytest.skip("this system does not show open descriptors")
     store = open_store(root.as_uri())
     store.put(keys.HEAD, b"1", condition=Create())
+    gc.collect()  # or what other tests have left would close meanwhile
     before = len(list(descriptors.iterdir()))
     for number in range(50):
         key = payload(f"data/{number}")
@@ -514,4 +516,4 @@ def test_a_store_on_a_directory_leaves_no_descriptor_open(root: Path) -> None:
         with pytest.raises(NotFound):
             store.get(payload("data"))
         assert len([*store.list()]) == 1
-    assert len(list(descriptors.iterdir())) == before
+    assert len(list(descriptors.iterdir())) <= before

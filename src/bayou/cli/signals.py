@@ -5,6 +5,10 @@ The main thread waits for requests, but never sends one itself, so it can always
 a second thread, through a pipe: that thread stops the work of all other threads, and ends the process if the main
 thread has not ended it in time, or if a second signal comes.
 
+Python runs a handler in the main thread alone, and only between two instructions. If the kernel gave the signal to
+another thread, or just before the main thread began to wait for a lock, the main thread would sleep on: the second
+thread wakes it.
+
 Python may raise between any two instructions. Between taking a lock and recording that it is held, an exception would
 break a `Condition`: it would raise "cannot release un-acquired lock" instead, or keep the lock for ever. If the signal
 arrives there, the handler tries again a moment later.
@@ -30,6 +34,9 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 _RETRY_S = 0.001
 """After this time the handler tries again, if the signal came while a `Condition` changed its lock."""
+
+_WAKE_S = 0.01
+"""How often the second thread wakes the main thread, until that has run the handler."""
 
 _WAIT = threading.Condition.wait.__code__
 _CHANGES_LOCK = frozenset(
@@ -58,6 +65,7 @@ def install(*, json: bool) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGURG, lambda *_: None)  # `_wake`
     for number in _HANDLED:
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL):
             signal.signal(number, _interrupt)
@@ -111,17 +119,31 @@ def _watch(reading: int, json: bool) -> None:
     assert number is not None  # this wait has no deadline
     now = time.monotonic()  # read before `_received.at`, so that the clean-up begins after both times
     stop_everything(_received.at or now)
-    if (
-        _received.at is None
-    ):  # the handler will try again; until then the main thread may begin new work, which is stopped too
-        time.sleep(10 * _RETRY_S)
-        stop_everything(_received.at or now)
-    _next_signal(reading, now + GRACE_S)
+    if _received.at is not None or not _wake(reading, now):
+        _next_signal(reading, now + GRACE_S)
     try:
         if not _received.reported:
             _report(number, json=json)
     finally:
         os._exit(128 + number)
+
+
+def _wake(reading: int, begun: float) -> bool:
+    """Wake the main thread until it has run the handler; return whether the process is to end at once.
+
+    Until then the main thread may begin new work, which is stopped too. SIGURG only ends the wait for a lock, and a
+    process that has no handler for it any more ignores it.
+    """
+    main = threading.main_thread().ident
+    assert main is not None
+    while _received.at is None:
+        if time.monotonic() >= begun + GRACE_S:
+            return True
+        signal.pthread_kill(main, signal.SIGURG)
+        if _next_signal(reading, time.monotonic() + _WAKE_S) is not None:
+            return True
+        stop_everything(_received.at or begun)
+    return False
 
 
 def _report(number: int, *, json: bool) -> None:
