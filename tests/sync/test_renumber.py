@@ -436,7 +436,8 @@ def test_a_version_stays_whole_if_the_one_that_it_gives_way_to_is_collected_mean
     a.write_all(version(3, "of a, again"))
     sync(a)
     b.write(MORE, b"more of b")
-    begin, pulls = apply.pull, []
+    begin = pull.pull
+    pulls: list[Any] = []
 
     def collect_first(*args: Any) -> set[str]:
         if not pulls:
