@@ -17,9 +17,11 @@ from types import TracebackType
 from typing import Self
 
 import bayou
-from tests.sync.processes.worker import Orders, work
+from tests.sync.processes.upkeep import KeeperOrders
+from tests.sync.processes.worker import Orders
 
 _ROOT = Path(__file__).parents[3]
+_ORDERS: dict[str, type[Orders]] = {"worker": Orders, "keeper": KeeperOrders}
 
 
 class ForkServer:
@@ -41,7 +43,8 @@ class ForkServer:
         hand. One that fails is an `AssertionError` with its words."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([orders.document(), kill_after]) + "\n")
+        kind = "keeper" if isinstance(orders, KeeperOrders) else "worker"
+        self._process.stdin.write(json.dumps([kind, orders.document(), kill_after]) + "\n")
         self._process.stdin.flush()
         status, words = json.loads(self._process.stdout.readline())
         assert status in (0, -signal.SIGKILL), f"{orders.clone} failed:\n{words}"
@@ -63,14 +66,14 @@ class ForkServer:
 def serve() -> None:
     """Start a worker for every line, and answer with how it ended."""
     for line in sys.stdin:
-        document, kill_after = json.loads(line)
+        kind, document, kill_after = json.loads(line)
         if document["point"] is not None:
             document["point"] = tuple(document["point"])
         ear, mouth = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(ear)
-            _be_a_worker(Orders(**document), mouth)
+            _be_a_worker(_ORDERS[kind](**document), mouth)
         os.close(mouth)
         if kill_after is not None:
             time.sleep(kill_after)
@@ -85,7 +88,7 @@ def _be_a_worker(orders: Orders, mouth: int) -> None:
     """Work, and leave without a word; or with what went wrong."""
     os.dup2(mouth, sys.stderr.fileno())
     try:
-        work(orders)
+        orders.carry_out()
         os._exit(0)
     finally:
         traceback.print_exc()

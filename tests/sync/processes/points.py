@@ -15,6 +15,9 @@ from bayou.state.database import Database
 KINDS = ("rename", "unlink", "fsync", "transaction", "request", "swap", "swap")
 """The swap is one request of many, and the one that matters most."""
 
+KINDS_OF_UPKEEP = ("rename", "fsync", "transaction", "request", "request", "swap", "swap", "delete", "delete", "delete")
+"""Where a process dies that compacts or collects; it deletes objects one by one, so that some may be left."""
+
 _REQUESTS = ("get", "head", "put", "upload", "download", "delete")
 
 
@@ -52,6 +55,8 @@ def arm(kind: str, count: int, *, after: bool) -> None:
         _replace(os, "fsync", countdown)
     elif kind == "swap":
         _replace(Store, "put", countdown, only=lambda _, key, *__: key == keys.HEAD)
+    elif kind == "delete":
+        _replace(Store, "delete", countdown)
     elif kind == "request":
         for name in _REQUESTS:
             _replace(Store, name, countdown)

@@ -10,21 +10,26 @@ import json
 import os
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from bayou.core.errors import StoreError
+from bayou.core.errors import NodeMissing, StoreError
 from bayou.data.sync_hooks import renumber
+from bayou.index.build import ChunkParams
 from bayou.repo import open_repo
 from bayou.sync.report import Renumber, SyncOptions, SyncReport
 from bayou.sync.service import Datastore
 from bayou.worktree.atomic_write import is_temporary
 from tests import api
+from tests.sync.simulation.virtual import shaped
 
 FILES = ("files/one", "outputs/t/m/two.yaml", "audit/day/three")
 NAMES = ("data/t/m/first", "data/t/m/second")
+
+_SMALL_NODES = ChunkParams(leaf_mod=2, leaf_max=3, branch_mod=2, branch_max=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +47,19 @@ class Orders:
     forgiving: bool = False
     """The store may be away for a while: a command may fail for that."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    collected: bool = False
+    """Another process collects the store without a grace: a command may fail because its root was collected."""
+    small: bool = False
+    """Nodes and pages of the log are as small as in `small_index`."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
+
+    def carry_out(self) -> None:
+        """Be a process that carries out these orders, or dies on the way."""
+        prepare(self)
+        with Datastore(open_repo(self.root), renumber=rule(self.renumbers)) as datastore:
+            Worker(self, datastore).work()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +169,10 @@ class Worker:
         try:
             sync = self._datastore.sync
             report = {"pull": sync.pull_changed, "push": sync.push_changed, "sync": self._sync}[way]()
+        except NodeMissing:
+            if not self._orders.collected:
+                raise
+            return
         except StoreError:
             if not self._orders.forgiving:
                 raise
@@ -213,14 +232,21 @@ class Worker:
         os.write(self._log, (json.dumps({"line": kind, **asdict(line)}) + "\n").encode())
 
 
-def work(orders: Orders) -> None:
-    """Be a process that carries out these orders, or dies on the way."""
+def prepare(orders: Orders) -> None:
+    """Make this process the one that the orders describe: its environment, its name, and the step it dies at."""
     os.environ.update(orders.environment)
     os.environ["LOGNAME"] = orders.clone  # who commits, in the store's log
+    if orders.small:
+        ExitStack().enter_context(small_index())
     if orders.point is not None:
         from tests.sync.processes.points import arm
 
         kind, count, after = orders.point
         arm(kind, count, after=after)
-    with Datastore(open_repo(orders.root), renumber=rule(orders.renumbers)) as datastore:
-        Worker(orders, datastore).work()
+
+
+@contextmanager
+def small_index() -> Iterator[None]:
+    """Let an index of a few entries have nodes of several levels, and its log pages; every process has to agree."""
+    with shaped(_SMALL_NODES), patch("bayou.index.head.PAGE_ROWS", 5):
+        yield
