@@ -6,4 +6,7 @@ forkserver.py  starts workers by fork, so that a round takes a second; kills the
 history.py     every version of the index that the store's log names, with the bytes
 judge.py       compares what the workers said with the history
 rounds.py      one round: who works, who is killed when, drawn from one seed
+upkeep.py      what a process does that compacts and collects the store, and the copies of what it deletes
+audit.py       whether that upkeep has deleted, moved or lost anything that it must not
+kept_rounds.py a round during which the store is compacted and collected, by processes that are killed, too
 """

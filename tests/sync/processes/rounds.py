@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 from unittest.mock import patch
 
 from bayou.core.errors import BayouError
@@ -18,7 +20,7 @@ from bayou.worktree.atomic_write import is_temporary
 from tests import api
 from tests.sync.conftest import Clone, Team
 from tests.sync.processes.forkserver import ForkServer
-from tests.sync.processes.history import read_history
+from tests.sync.processes.history import Version, read_history
 from tests.sync.processes.judge import Account, judge
 from tests.sync.processes.points import KINDS
 from tests.sync.processes.worker import Orders, identity_of, read_log, rule
@@ -26,7 +28,7 @@ from tests.sync.processes.worker import Orders, identity_of, read_log, rule
 SEED = "BAYOU_KILL_SEED"
 NAMES = ("a", "b", "c")
 
-_LONG = 100
+LONG = 100
 """Turns that nobody gets to the end of who is killed on time."""
 
 
@@ -71,6 +73,13 @@ class Round:
     forgiving: bool = False
     slow: float = 0.2
     """About how long a process takes: a kill comes within that."""
+    busy: int = 1
+    """How many times as much a process does that is not killed from outside."""
+    collected: bool = False
+    small: bool = False
+    quick: bool = False
+    again: ClassVar[str] = "given_round_is"
+    """Selects the test that plays a round again."""
 
     def play(self, servers: Sequence[ForkServer], meanwhile: Callable[[], object] = lambda: None) -> None:
         """Let clones work and be killed, `meanwhile` something else happens; then bring them together, and judge."""
@@ -79,7 +88,7 @@ class Round:
         except (AssertionError, BayouError) as error:
             raise Lost(
                 f"{error}\n\nthe same again, on a directory: {SEED}='{self.seed}' "
-                "./dev test tests/sync/test_processes.py -k given"
+                f"./dev test tests/sync/test_processes.py -k {self.again}"
             ) from error
 
     def _play(self, servers: Sequence[ForkServer], meanwhile: Callable[[], object]) -> None:
@@ -89,16 +98,16 @@ class Round:
         renumbers = rng.random() < 0.5
         with ThreadPoolExecutor(len(clones) + 1) as pool:
             busy = [
-                pool.submit(self._live, server, name, clones[name], lives[name], renumbers)
+                pool.submit(self._live, server, lives[name], partial(self._orders, name, clones[name], renumbers))
                 for name, server in zip(clones, servers, strict=False)
             ]
             other = pool.submit(meanwhile)
             other.result()
             ends = [killed for one in busy for killed in one.result()]
         self._converge(clones, renumbers)
-        history = read_history(self.team.store())
+        history = self._history()
         accounts = [Account(name, read_log(self._log(name)), _copies(clone)) for name, clone in clones.items()]
-        judge(history, accounts)
+        self._judge(history, accounts)
         self.tally.rounds += 1
         self.tally.processes += len(ends)
         self.tally.killed += sum(ends)
@@ -106,36 +115,47 @@ class Round:
         self.tally.promises += sum(1 for account in accounts for _ in account.promised())
         self.tally.conflicts += sum(len(ids) for account in accounts for ids in account.copies.values())
 
+    def _history(self) -> list[Version]:
+        return read_history(self.team.store())
+
+    def _judge(self, history: Sequence[Version], accounts: Sequence[Account]) -> None:
+        judge(history, accounts)
+
     def _lives(self, rng: random.Random, name: str) -> list[Life]:
         """Draw the lives of a clone's processes: some are killed from outside, some at a step, the last one lives."""
         lives = []
         for number in range(rng.choice((1, 2, 3))):
             seed, pause = f"{self.seed} {name} {number}", rng.uniform(0.0, self.slow / 2)
             if rng.random() < 0.4:
-                lives.append(Life(seed, _LONG, pause, kill_after=rng.uniform(0.0, self.slow)))
+                lives.append(Life(seed, LONG, pause, kill_after=rng.uniform(0.0, self.slow)))
             else:
                 point = (rng.choice(KINDS), round(rng.paretovariate(0.8)), rng.random() < 0.5)
-                lives.append(Life(seed, rng.choice((2, 4, 8)), pause, point=point))
-        return [*lives, Life(f"{self.seed} {name} last", 3, rng.uniform(0.0, self.slow / 2))]
+                lives.append(Life(seed, self.busy * rng.choice((2, 4, 8)), pause, point=point))
+        return [*lives, Life(f"{self.seed} {name} last", self.busy * 3, rng.uniform(0.0, self.slow / 2))]
 
-    def _live(self, server: ForkServer, name: str, clone: Clone, lives: Sequence[Life], renumbers: bool) -> list[bool]:
-        """Let one process after the other work on a clone; return which were killed."""
+    def _live(self, server: ForkServer, lives: Sequence[Life], orders: Callable[[Life], Orders]) -> list[bool]:
+        """Let one process after the other live; return which were killed."""
         ends = []
         for life in lives:
             time.sleep(life.pause)
-            orders = Orders(
-                root=str(clone.repo.root),
-                log=str(self._log(name)),
-                clone=name,
-                seed=life.seed,
-                turns=life.turns,
-                point=life.point,
-                renumbers=renumbers,
-                forgiving=self.forgiving,
-                environment=self.environment,
-            )
-            ends.append(server.run(orders, life.kill_after))
+            ends.append(server.run(orders(life), life.kill_after))
         return ends
+
+    def _orders(self, name: str, clone: Clone, renumbers: bool, life: Life) -> Orders:
+        return Orders(
+            root=str(clone.repo.root),
+            log=str(self._log(name)),
+            clone=name,
+            seed=life.seed,
+            turns=life.turns,
+            point=life.point,
+            renumbers=renumbers,
+            forgiving=self.forgiving,
+            environment=self.environment,
+            collected=self.collected,
+            small=self.small,
+            quick=self.quick,
+        )
 
     def _log(self, name: str) -> Path:
         return self.team.root / f"{name}.log"

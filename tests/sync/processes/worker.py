@@ -18,7 +18,9 @@ from unittest.mock import patch
 
 from bayou.core.errors import NodeMissing, StoreError
 from bayou.data.sync_hooks import renumber
+from bayou.index import node_store
 from bayou.index.build import ChunkParams
+from bayou.index.node import Node, Ref
 from bayou.repo import open_repo
 from bayou.sync.report import Renumber, SyncOptions, SyncReport
 from bayou.sync.service import Datastore
@@ -51,6 +53,8 @@ class Orders:
     """Another process collects the store without a grace: a command may fail because its root was collected."""
     small: bool = False
     """Nodes and pages of the log are as small as in `small_index`."""
+    quick: bool = False
+    """No other process parses nodes, as in `parsed_here`."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -238,6 +242,8 @@ def prepare(orders: Orders) -> None:
     os.environ["LOGNAME"] = orders.clone  # who commits, in the store's log
     if orders.small:
         ExitStack().enter_context(small_index())
+    if orders.quick:
+        ExitStack().enter_context(parsed_here())
     if orders.point is not None:
         from tests.sync.processes.points import arm
 
@@ -249,4 +255,16 @@ def prepare(orders: Orders) -> None:
 def small_index() -> Iterator[None]:
     """Let an index of a few entries have nodes of several levels, and its log pages; every process has to agree."""
     with shaped(_SMALL_NODES), patch("bayou.index.head.PAGE_ROWS", 5):
+        yield
+
+
+@contextmanager
+def parsed_here() -> Iterator[None]:
+    """Parse nodes in this process: another one takes longer to start than most commands, and kills would hit that."""
+    decode = node_store.decode
+
+    def of_our_own(data: Any, level: int, ref: Ref, *, ours: bool = False) -> Node:
+        return decode(data, level, ref, ours=True)
+
+    with patch.object(node_store, "decode", of_our_own), patch.object(node_store, "prepare", lambda: None):
         yield
