@@ -165,14 +165,13 @@ def _kept(account: Account, path: str, change: Begun, moments: Moments) -> None:
 
 
 def _gone(account: Account, path: str, change: Begun, push: Synced, history: Sequence[Version]) -> None:
-    """Check that what was replaced or deleted stays away, from the push on that speaks for it."""
+    """Check that what was replaced or deleted stays away, once the push has returned that speaks for it."""
     identity = change.paths[path]
     if identity is not None and identity in account.copies.get(path, ()):
         return
     replaced = account.known(path, change.number) - {identity}
-    since = push.seq if push.seq is not None else history[-1].seq
     for version in history:
-        if version.seq >= since:
+        if version.at > push.at or version is history[-1]:
             assert version.ids.get(path) not in replaced, (
                 f"{account.name}'s push {push.seq} speaks for {path} = {identity}, and version {version.seq} has "
                 f"{version.ids.get(path)} again"

@@ -89,7 +89,7 @@ def make_scene(root: Path) -> Scene:
         clone.write_all({path: file_bytes(path, f"a-{number}", 100) for path in paths})
         commit = clone.push().commit
         assert commit is not None
-        lines.append(Synced(number, commit.commit, commit.seq, (), finished=True))
+        lines.append(Synced(number, commit.commit, commit.seq, (), finished=True, at=0))
         complete(archive, team.store())
     api.collect(clone.repo, dry_run=False, grace_s=GONE_BY)
     assert api.compact(clone.repo, dry_run=False).files == 3

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from bayou.core.clock import now_ms
 from bayou.core.errors import NodeMissing, StoreError
 from bayou.data.sync_hooks import renumber
 from bayou.index import node_store
@@ -84,13 +85,18 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """A push that has returned: it speaks for every change through `number`, but for the paths in `left`."""
+    """A push that has returned: it speaks for every change through `number`, but for the paths in `left`.
+
+    `commit` may be of an earlier process that was killed, or of an earlier pass than the one that saw that another
+    client had deleted the same: so only versions that were made after `at`, the time in ms, must have every change.
+    """
 
     number: int
     commit: str | None
     seq: int | None
     left: tuple[str, ...]
     finished: bool
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +195,8 @@ class Worker:
         left = [*(one.path for one in report.failed), *kept]
         finished = not any("kept changing" in text for text in report.warnings)
         commit = report.commit
-        self._say(
-            Synced(through, commit.commit if commit else None, commit.seq if commit else None, tuple(left), finished)
-        )
+        number, seq = (commit.commit, commit.seq) if commit else (None, None)
+        self._say(Synced(through, number, seq, tuple(left), finished, now_ms()))
 
     def _sync(self) -> SyncReport:
         return api.sync(self._datastore.repo, SyncOptions(renumber=rule(self._orders.renumbers)))
