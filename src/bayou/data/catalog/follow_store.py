@@ -94,7 +94,11 @@ def _touched(db: sqlite3.Connection, root: Path, directory: str) -> set[str]:
 
 
 def _fresh(db: sqlite3.Connection) -> set[str]:
-    """Return the records whose rows a writer made: their files may have come and gone between two positions."""
+    """Return the records whose rows have no stamp.
+
+    A writer made such a row, and its file may have come and gone between two positions; or the file was too young when
+    it was read.
+    """
     return {
         str(record)
         for table, path in PATHS.items()
