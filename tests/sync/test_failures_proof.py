@@ -301,7 +301,9 @@ def test_f016_after_a_killed_pull_an_older_copy_of_the_store_deletes_nothing(
     assert a.files == mine
 
 
-@pytest.mark.parametrize("how", ["killed", "killed, on top of a peer's", "its answer was lost"])
+@pytest.mark.parametrize(
+    "how", ["killed", "killed, on top of a peer's", "its answer was lost", "its answer was lost, on top of a peer's"]
+)
 def test_f016_after_a_killed_push_an_older_copy_of_the_store_deletes_nothing(
     team: Team, wire: Wire, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -311,10 +313,14 @@ def test_f016_after_a_killed_push_an_older_copy_of_the_store_deletes_nothing(
     a.push()
     old = _read(team, keys.HEAD)
     a.write_all(TWENTY)
-    if how == "its answer was lost":
-        wire.cut(Fault("put", HEAD, error=crash, when="after"))
-        with pytest.raises(Crash):
-            a.push()
+    if how.startswith("its answer was lost"):
+        on_top = how.endswith("peer's")
+        wire.cut(Fault("put", HEAD, nth=2 if on_top else 1, error=crash, when="after"))
+        with monkeypatch.context() as patch:
+            if on_top:
+                _push_first(patch, peer)
+            with pytest.raises(Crash):
+                a.push()
         wire.cut()
         assert api.verify(a.repo, deep=False, repair=True).ok
     else:
@@ -354,17 +360,23 @@ def _refuses_an_older_copy(clone: Clone) -> None:
 
 def _die_after_the_commit(patch: pytest.MonkeyPatch, overtaken_by: Clone | None) -> None:
     """Kill the next push once base has its commit, which a peer's commit precedes, made since the plan."""
-    real = publish_module.begin
 
     def die(*_: Any, **__: Any) -> None:
         raise Crash("killed")
 
+    _push_first(patch, overtaken_by, then=lambda: patch.setattr(run_module, "record_in_sync", die))
+
+
+def _push_first(patch: pytest.MonkeyPatch, peer: Clone | None, then: Callable[[], None] = lambda: None) -> None:
+    """Let a peer push between the plan of the next push and its commit."""
+    real = publish_module.begin
+
     def begin(*given: Any) -> Any:
         patch.setattr(publish_module, "begin", real)
-        if overtaken_by is not None:
-            overtaken_by.write("files/of-peer", "new")
-            overtaken_by.push()
-        patch.setattr(run_module, "record_in_sync", die)
+        if peer is not None:
+            peer.write("files/of-peer", "new")
+            peer.push()
+        then()
         return real(*given)
 
     patch.setattr(publish_module, "begin", begin)

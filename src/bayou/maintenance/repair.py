@@ -32,6 +32,7 @@ from bayou.state import base
 from bayou.sync.commit import commit
 from bayou.sync.context import SyncContext
 from bayou.sync.plan.decision_table import same_object
+from bayou.sync.run import record_compared
 from bayou.sync.transfer import push
 
 Read = Callable[[], HeadSeen]
@@ -83,6 +84,7 @@ def resolve_pending(context: SyncContext, seen: HeadSeen) -> None:
     """Update base to an own commit whose response was lost, before anything is planned (T5)."""
     done = commit.resolve(context.store, context.database, context.remote_id, seen)
     if done is not None:
+        record_compared(context, done)
         commit.apply_to_base(context.database, context.remote_id, done)
 
 

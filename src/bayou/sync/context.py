@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 
@@ -95,7 +96,10 @@ class SyncContext(Struct, frozen=True):
 
     @property
     def committer(self) -> Committer:
-        return Committer(self.store, self.cache, self.database, self.remote_id, self.by, self.deadline)
+        from bayou.sync.run import record_compared  # noqa: PLC0415  (that module imports this one)
+
+        record = partial(record_compared, self)
+        return Committer(self.store, self.cache, self.database, self.remote_id, self.by, self.deadline, record)
 
     @property
     def by(self) -> str:

@@ -49,7 +49,10 @@ Choose = Callable[[HeadSeen, Mapping[str, Entry]], Mapping[str, Entry | None]]
 
 
 class Committer(Struct, frozen=True):
-    """Commits for one sync: it has the store, the local state of this remote, and the author for the log."""
+    """Commits for one sync: it has the store, the local state of this remote, and the author for the log.
+
+    `record_compared` records a head before base takes rows of a commit of an earlier run that this head has.
+    """
 
     store: Store
     cache: NodeFiles
@@ -57,6 +60,7 @@ class Committer(Struct, frozen=True):
     remote_id: int
     by: str
     deadline: Deadline
+    record_compared: Callable[[Committed], object]
 
 
 class Pending(Struct, frozen=True):
@@ -128,6 +132,7 @@ def commit(
                 return replace(done, changes=attempts[done.commit])
             if done is not None:
                 # A commit of an earlier run: it is part of the head that this one is merged into.
+                committer.record_compared(done)
                 apply_to_base(database, remote_id, done)
             seen = newer
             committer.deadline.sleep(SWAP_BACKOFF.backoff(1 if has_lease else len(attempts)))
@@ -229,7 +234,8 @@ def resolve(store: Store, database: Database, remote_id: int, seen: HeadSeen) ->
 def apply_to_base(database: Database, remote_id: int, done: Committed) -> None:
     """Update base to a commit whose response was lost; the next scan learns what the files are by now.
 
-    A path that a pull has written since keeps its newer entry.
+    Before this, record a head that has the commit (`run.record_compared`). A path that a pull has written since keeps
+    its newer entry.
     """
     with database.transaction() as db:
         for path, entry in done.changes.items():
