@@ -93,7 +93,7 @@ def pull(
             for item, result in batch:
                 match result:
                     case Staged():
-                        version = version_dir(item.path)
+                        version = version_dir(item.path) if whole else None  # hot: most pulls replace no version
                         (together[version] if version is not None and version in whole else staged).append(result)
                         arrived.append(result)
                     case Failure():
@@ -110,8 +110,9 @@ def pull(
                 context.progress.skip(skipped)
         if gone:
             moved |= _relocated(context, gone)
+        kept_back = {version_dir(item.path) for item in gone if item.path in moved} if together else set()
         for version, files in together.items():
-            if any(item.path in moved and version_dir(item.path) == version for item in gone):
+            if version in kept_back:
                 for one in files:
                     moved.add(one.item.path)
                     if one.file is not None:
